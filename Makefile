@@ -4,20 +4,21 @@ CC      := gcc
 SAN     ?=
 OPT     ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wvla -Wno-format-truncation -Werror
+# Names of folders stay out of the objects, so that two checkouts of the same sources build the same bytes.
 BASEFLAGS := -std=gnu11 -D_GNU_SOURCE -fno-math-errno -fno-trapping-math -ffp-contract=off -fvisibility=hidden \
-             -Isrc -pthread $(WARN) $(OPT)
+             -Isrc -pthread '-ffile-prefix-map=$(CURDIR)=.' $(WARN) $(OPT)
 ifneq ($(SAN),)
   BUILD := build/$(if $(filter thread,$(SAN)),tsan,san)
   BASEFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
   LDFLAGS += -fsanitize=$(SAN)
 endif
-LIBS    := -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lcurl -lcrypto -lm -ldl -lpthread
+LIBS    := -lmicrohttpd -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lcurl -lcrypto -lm -ldl -lpthread
 
 # Programs with their own main: the product, the runner that hosts native answers in the jail, the tools.
 SRC     := $(shell find src -name '*.c' -o -name '*.cu')
 MAIN    := src/cli/main.c
 RUNNER  := src/verify/jail/runner.c
-LIB_SRC := $(filter-out %_test.c src/cuda/% $(MAIN) $(RUNNER), $(filter %.c,$(SRC)))
+LIB_SRC := $(filter-out %_test.c src/cuda/% src/dist/mpi/% src/verify/nats/% $(MAIN) $(RUNNER), $(filter %.c,$(SRC)))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(filter %_test.c,$(SRC))
 TEST_BIN := $(TEST_SRC:src/%.c=$(BUILD)/test/%)
@@ -43,13 +44,18 @@ CUDA_OBJ  := $(patsubst src/cuda/%,$(BUILD)/cuda/%.o,$(basename $(filter src/cud
 ifneq ($(NVCC),)
   CUDA_ARCH ?= $(filter 80 89 90 100,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
 endif
+# Ranks over MPI are a plugin for each MPI that there is, since their ABIs differ.
+MPI_LIB := $(foreach m,openmpi mpich,$(if $(shell command -v mpicc.$m),$(BUILD)/libkernelrl_$m.so))
 # Nothing may be fused or flushed but what the kernels say: their bits are those of the CPU. 90a: with wgmma.
 NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -Isrc -cudart static \
            -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(foreach a,$(CUDA_ARCH:90=90a),-gencode arch=compute_$a,code=sm_$a)
 
+# Verifier hosts behind a queue (docs/farm.md): a plugin where there is NATS's client library (libnats-dev).
+NATS_LIB := $(if $(wildcard /usr/include/nats/nats.h),$(BUILD)/libkernelrl_nats.so)
+
 .DEFAULT_GOAL := build
-.PHONY: build all bundle cuda setup demo test test-clients test-faults test-cheats test-fast test-cuda doctor fmt tidy fuzz bench experiments embedded-model clean help
-build: $(BIN) $(RUN_BIN) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
+.PHONY: build all bundle wheel deb image install uninstall cuda setup demo test test-clients test-faults test-packages test-cheats test-fast test-cuda doctor fmt configuration tidy fuzz bench experiments embedded-model clean help
+build: $(BIN) $(RUN_BIN) $(MPI_LIB) $(NATS_LIB) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
 $(BUILD)/libkernelrl.a: $(LIB_OBJ)
@@ -57,13 +63,13 @@ $(BUILD)/libkernelrl.a: $(LIB_OBJ)
 $(BIN): $(BUILD)/$(MAIN:.c=.o) $(BUILD)/libkernelrl.a
 	@echo "  LD $@" && $(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 $(RUN_BIN): $(BUILD)/$(RUNNER:.c=.o)
-	@echo "  LD $@" && $(CC) -o $@ $^ -ldl -lpthread
+	@echo "  LD $@" && $(CC) $(filter-out -fsanitize=%,$(LDFLAGS)) -o $@ $^ -ldl -lpthread
 # The runner lives under a seccomp filter and an address space limit, where a sanitizer cannot: it never has one.
 $(BUILD)/$(RUNNER:.c=.o): BASEFLAGS := $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(BASEFLAGS))
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D) && echo "  CC $<" && $(CC) $(BASEFLAGS) -MMD -MP -c -o $@ $<
-# The version says which commit it is of.
-$(BUILD)/src/cli/cmd_help.o: BASEFLAGS += -DKERNELRL_COMMIT='"$(shell git describe --always --dirty 2>/dev/null || echo unknown)"'
+# The version says which commit it is of. KERNELRL_COMMIT says so where the sources are without their history.
+$(BUILD)/src/cli/cmd_help.o: BASEFLAGS += -DKERNELRL_COMMIT='"$(or $(KERNELRL_COMMIT),$(shell git describe --always --dirty 2>/dev/null || echo unknown))"'
 $(BUILD)/src/cli/cmd_help.o: $(wildcard $(shell git rev-parse --git-path logs/HEAD 2>/dev/null))
 $(BUILD)/src/cpu/%.o: BASEFLAGS := $(subst -O2,-O3,$(BASEFLAGS))
 $(BUILD)/test/%: src/%.c $(BUILD)/libkernelrl.a
@@ -93,6 +99,21 @@ $(BUILD)/cuda/%.o: src/cuda/%.c
 $(BUILD)/cuda/base.o: src/base/base.c # what the plugin needs of the program, which exports nothing
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
 
+# What the MPI plugin needs of the program, which exports nothing, is in it.
+MPI_BASE := $(patsubst %,$(BUILD)/mpi/%.o,base err str)
+.SECONDARY: $(MPI_BASE)
+$(BUILD)/libkernelrl_%.so: src/dist/mpi/plugin.c src/dist/comm.h $(MPI_BASE)
+	@echo "  MPI $@" && mpicc.$* $(BASEFLAGS) -Wno-stringop-overflow -fPIC -shared -Wl,-z,defs -o $@ $< $(MPI_BASE)
+$(BUILD)/mpi/%.o: src/base/%.c
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
+
+# A worker of the pool's tests that judges nothing.
+$(BUILD)/test/pool/%: tests/pool/%.c $(BUILD)/libkernelrl.a
+	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
+
+$(BUILD)/libkernelrl_nats.so: src/verify/nats/nats.c src/base/err.c src/base/base.c
+	@mkdir -p $(@D) && echo "  LD $@" && $(CC) $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(BASEFLAGS)) -fPIC -MMD -MP -shared -o $@ $^ -lnats
+
 # A program of somebody else, built against the library (tests/e2e/library.sh).
 $(BUILD)/test/library/%: tests/library/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
@@ -116,6 +137,10 @@ $(BUILD)/emulated/base.o: src/base/base.c
 $(BUILD)/emulated/%.o: tests/cuda/emulate/%.cc
 	@mkdir -p $(@D) && $(EMU_CXX) -MMD -MP -c -o $@ $<
 
+# What stands in for NCCL between processes with an emulated device each.
+$(BUILD)/test/libnccl_stand_in.so: tests/cuda/nccl_stand_in.c
+	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -shared -o $@ $<
+
 # A folder that runs on another Linux: the same objects, linked to look for their libraries in ../lib.
 BUNDLE       ?= $(BUILD)/bundle
 BUNDLE_FLAGS ?=
@@ -135,6 +160,19 @@ cuda:
 endif
 bundle: build $(BUILD)/bundled/kernelrl $(if $(NVCC),$(BUILD)/bundled/libkernelrl_cuda.so) ## a folder for a GPU node that has only a driver
 	@BUILD=$(BUILD) CUDA_HOME=$(CUDA_HOME) tools/bundle $(BUNDLE_FLAGS) $(BUNDLE)
+# The bundle of the wheel is made anew each time, and without cuBLASLt, which is 540 MB.
+wheel: build $(BUILD)/bundled/kernelrl $(if $(NVCC),$(BUILD)/bundled/libkernelrl_cuda.so) ## a Python wheel that carries the program: build/wheel/*.whl
+	@rm -rf $(BUILD)/wheel && BUILD=$(BUILD) CUDA_HOME=$(CUDA_HOME) tools/bundle --without-cublaslt $(BUILD)/wheel/bundle
+	@tools/wheel $(BUILD)/wheel/bundle $(BUILD)/wheel
+deb: ## a Debian package: build/deb/kernelrl_*.deb
+	@NVCC='$(NVCC)' tools/deb
+image: ## a container image of the package, by buildah, which needs no daemon
+	@tools/image
+PREFIX ?= /usr/local
+install: build ## put the program below PREFIX (/usr/local); DESTDIR stands in front of it
+	@BUILD='$(BUILD)' PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' SYSCONFDIR='$(SYSCONFDIR)' tools/install
+uninstall: ## take it away again
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' SYSCONFDIR='$(SYSCONFDIR)' tools/install --uninstall
 setup: ## install the missing system packages (root or sudo), or list them
 	@tools/setup
 demo: ## set up, build, then train the embedded model and show it learning; DEVICE=cuda: on a GPU
@@ -146,6 +184,8 @@ test-clients: ## set up and build, then files and modules of other programs, new
 	    KERNELRL_PYTHON=$${KERNELRL_PYTHON:-$$PWD/.venv-clients/bin/python} tests/run --clients
 test-faults: ## set up and build, then killed processes, failing writes, a full disk
 	@tools/setup faults && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run --faults
+test-packages: ## set up, then build every package and install each in a bare Debian: an hour
+	@tools/setup packages && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run --packages
 test-cheats: build $(BUILD)/test/verify/cheats_test ## every cheat 20 times, on an idle and on a busy machine: hours
 	@tests/cheats/run
 test-fast: build ## unit tests only
@@ -158,6 +198,9 @@ doctor: build ## what this machine can do
 fmt: ## format the sources
 	@clang-format -i $$(git ls-files --cached --others --exclude-standard 'src/*.c' 'src/*.h' 'src/*.cu' 'src/*.cuh' 'tests/*.c' \
 	    'tests/*.h' 'tools/*.c' 'bench/*.c')
+	@if command -v black >/dev/null; then tools/tidy --scripts | xargs black --quiet --line-length=120; fi
+configuration: build ## write the tables of docs/configuration.md from the keys
+	@tools/configuration
 tidy: ## style, include direction, banned calls
 	@tools/tidy
 fuzz: fuzz-bin ## build the fuzz targets and run each for a minute

@@ -16,6 +16,7 @@ ARCHS = {  # hidden, layers, ffn, heads, kv heads, vocabulary, tied
     "qwen2.5-0.5b": (896, 24, 4864, 14, 2, 151936, True),
     "qwen2.5-1.5b": (1536, 28, 8960, 12, 2, 151936, True),
     "qwen2.5-7b": (3584, 28, 18944, 28, 4, 152064, False),
+    "llama3.1-8b": (4096, 32, 14336, 32, 8, 128256, False),
 }
 
 
@@ -39,10 +40,21 @@ def arguments():
 def report(torch, args, what, times, step_tokens, **more):
     times = sorted(times)
     median = statistics.median(times)
-    line = {"bench": what, "program": "pytorch", "version": torch.__version__, "model": args.arch, "dtype": "bf16",
-            "device": "cpu", "threads": args.threads, "load": os.getloadavg()[0], **more,
-            "tokens_per_s": step_tokens / median, "median_ms": median * 1e3, "low_ms": times[0] * 1e3,
-            "high_ms": times[-1] * 1e3}
+    line = {
+        "bench": what,
+        "program": "pytorch",
+        "version": torch.__version__,
+        "model": args.arch,
+        "dtype": "bf16",
+        "device": "cpu",
+        "threads": args.threads,
+        "load": os.getloadavg()[0],
+        **more,
+        "tokens_per_s": step_tokens / median,
+        "median_ms": median * 1e3,
+        "low_ms": times[0] * 1e3,
+        "high_ms": times[-1] * 1e3,
+    }
     print(json.dumps(line), flush=True)
 
 
@@ -53,13 +65,21 @@ def build(args):
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
     d, layers, ffn, heads, kv_heads, vocab, tied = ARCHS[args.arch]
-    config = transformers.Qwen2Config(
-        hidden_size=d, num_hidden_layers=layers, intermediate_size=ffn, num_attention_heads=heads,
-        num_key_value_heads=kv_heads, vocab_size=vocab, tie_word_embeddings=tied, max_position_embeddings=32768,
-        rope_theta=1e6)
+    name = "Llama" if args.arch.startswith("llama") else "Qwen2"
+    config = getattr(transformers, name + "Config")(
+        hidden_size=d,
+        num_hidden_layers=layers,
+        intermediate_size=ffn,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        vocab_size=vocab,
+        tie_word_embeddings=tied,
+        max_position_embeddings=32768,
+        rope_theta=1e6,
+    )
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
-    model = transformers.Qwen2ForCausalLM(config)
+    model = getattr(transformers, name + "ForCausalLM")(config)
     torch.set_default_dtype(before)
     return torch, model.eval(), vocab
 
@@ -123,8 +143,17 @@ def train_lora(torch, model, vocab, args, batch=8):
             (model(row, labels=row).loss / batch).backward()
         opt.step()
         times.append(time.perf_counter() - t0)
-    report(torch, args, "train_lora", times[1:], batch * args.tokens, batch=batch, tokens=args.tokens,
-           lora_rank=args.lora_rank, peak_resident_bytes=peak_resident_bytes())
+    report(
+        torch,
+        args,
+        "train_lora",
+        times[1:],
+        batch * args.tokens,
+        batch=batch,
+        tokens=args.tokens,
+        lora_rank=args.lora_rank,
+        peak_resident_bytes=peak_resident_bytes(),
+    )
 
 
 def main():

@@ -60,8 +60,9 @@ static void words_rehash(struct words *ws) {
     }
 }
 
-static void count_word(void *ctx, const char *p, size_t n) {
+static void count_word(void *ctx, const char *p, size_t n, bool match) {
     struct words *ws = ctx;
+    (void)match;
     if (ws->n * 2 >= ws->n_slot) words_rehash(ws);
     size_t i = hash_bytes(p, n, 0) & (ws->n_slot - 1);
     for (; ws->slot[i]; i = (i + 1) & (ws->n_slot - 1)) {
@@ -329,7 +330,7 @@ static enum status learn(struct words *ws, struct bpe *vocab, int32_t n_tokens, 
         step.made = bpe_find(vocab, both.p, both.len);
         if (step.made < 0) {
             step.made = vocab->n_tok;
-            st = bpe_add_token(vocab, both.p, both.len, step.made, false, false, e);
+            st = bpe_add_token(vocab, both.p, both.len, step.made, BPE_WORD, false, e);
         }
         l = &vocab->tok[step.left];
         r = &vocab->tok[step.right];
@@ -435,7 +436,7 @@ static enum status first_tokens(struct bpe *vocab, struct err *e) {
     for (uint32_t c = 0; c < 0x180; c++) {
         for (unsigned b = 0; b < 256; b++) {
             char byte = (char)b;
-            if (bytelevel_char((unsigned char)b) == c) TRY(bpe_add_token(vocab, &byte, 1, id++, false, false, e));
+            if (bytelevel_char((unsigned char)b) == c) TRY(bpe_add_token(vocab, &byte, 1, id++, BPE_WORD, false, e));
         }
     }
     return bpe_finish(vocab, e);

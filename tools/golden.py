@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What transformers and PEFT compute, for `kernelrl selfcheck golden DIR`.
 
-Usage: tools/golden.py MODEL ADAPTER DIR
-Fills DIR with MODEL's config.json and model.safetensors, with ADAPTER (a PEFT adapter, such as kernelrl writes), and
-with expected.safetensors: logits, hidden states, a greedy continuation, log-probabilities, a loss, its gradients and
-one AdamW step, all in float32. Exit status 2: transformers, peft or torch is missing."""
+Usage: tools/golden.py MODEL ADAPTER DIR [MODEL ADAPTER DIR]...
+Fills each DIR with MODEL's config.json and model.safetensors, with ADAPTER (a PEFT adapter, such as kernelrl writes),
+and with expected.safetensors: logits, hidden states, a greedy continuation, log-probabilities, a loss, its gradients
+and one AdamW step, all in float32. Exit status 2: transformers, peft or torch is missing."""
 
 import os
 import shutil
@@ -33,16 +33,22 @@ def plain_name(name):  # PEFT calls a parameter of an adapter by the adapter's n
 
 
 def main():
-    if len(sys.argv) != 4:
+    given = sys.argv[1:]
+    if not given or len(given) % 3:
         print(__doc__.split("\n\n")[1].split("\n")[0], file=sys.stderr)
         return 1
-    source, adapter, target = sys.argv[1:]
+    for i in range(0, len(given), 3):
+        fill(*given[i : i + 3])
+    return 0
+
+
+def fill(source, adapter, target):
     os.makedirs(target, exist_ok=True)
     for name in ("config.json", "model.safetensors"):
         shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
     shutil.copytree(adapter, os.path.join(target, "adapter"), dirs_exist_ok=True)
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_pretrained(target, torch_dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
     vocabulary = model.config.vocab_size
     ids = [torch.randint(vocabulary, (n,)) for n in LENGTHS]
     out = {f"ids_{i}": x for i, x in enumerate(ids)}
@@ -83,7 +89,6 @@ def main():
         f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}: "
         f"{len(trained)} adapter tensors, {sum(LENGTHS)} tokens"
     )
-    return 0
 
 
 if __name__ == "__main__":

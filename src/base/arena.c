@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct arena_block {
-    struct arena_block *next; /* older, full block */
+    struct arena_block *next; /* An older, full block. */
     size_t cap, used;
     _Alignas(16) unsigned char data[];
 };

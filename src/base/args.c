@@ -65,7 +65,8 @@ void args_flag_label(const struct args_flag *f, struct str *out) {
     if (f->value) str_addf(out, " %s", f->value);
 }
 
-/* Bounds that nobody would come near are left out of help: what fits into the field says nothing of the flag. */
+/* Appends the range of a flag to its help. Bounds that nobody would come near are left out: they only say what fits
+ * into the field. */
 static void add_help_range(const struct args_flag *f, struct str *out) {
     struct args_flag shown = *f;
     if (f->type == ARGS_INT && f->high >= INT32_MAX - 1) shown.high = INT64_MAX;
@@ -84,7 +85,7 @@ void args_flag_text(const struct args_flag *f, bool with_of, struct str *out) {
         join(f->of, ' ', &more);
     }
     const size_t n = strlen(f->help);
-    if (more.len && f->help[n - 1] == '.') /* what is in brackets belongs to the sentence */
+    if (more.len && f->help[n - 1] == '.') /* Text in brackets belongs to the sentence. */
         str_addf(out, "%.*s (%s).", (int)n - 1, f->help, more.p);
     else
         str_adds(out, f->help);
@@ -93,7 +94,8 @@ void args_flag_text(const struct args_flag *f, bool with_of, struct str *out) {
 /* ---- messages -----------------------------------------------------------------------------------------------------*/
 
 int args_report(const struct err *e) {
-    log_progress_end(); /* an error may come in the middle of a line that is being rewritten */
+    /* An error may come in the middle of a line that is being rewritten. */
+    log_progress_end();
     fprintf(stderr, "kernelrl: %s\n", e->msg);
     return status_exit_code(e->code);
 }
@@ -129,7 +131,7 @@ static enum status set_int(const struct args_flag *f, const char *text, void *fi
     int64_t n;
     if (!parse_i64(text, &n) || n < f->low || n > f->high) return unexpected(f, text, e);
     if (f->bytes == sizeof(int)) {
-        ASSERT(n >= INT32_MIN && n <= INT32_MAX); /* the table's range does not fit the field */
+        ASSERT(n >= INT32_MIN && n <= INT32_MAX); /* Else the table's range does not fit the field. */
         *(int *)field = (int)n;
     } else
         *(int64_t *)field = n;
@@ -181,11 +183,11 @@ static enum status set(const struct args_flag *f, const char *text, void *values
 
 struct args_parser {
     const struct args_command *c;
-    int argc, at, kept; /* argv[0 .. kept) are what is left: the command and its words */
+    int argc, at, kept; /* argv[0 .. kept) are left: the command and its words. */
     char **argv;
     void *values;
-    const char *text[ARGS_FLAGS_MAX]; /* the value each flag was given */
-    bool flags_end;                   /* all that follows are words */
+    const char *text[ARGS_FLAGS_MAX]; /* The value that each flag was given. */
+    bool flags_end;                   /* true: all that follows is words. */
     struct args *out;
     struct err e;
 };

@@ -32,24 +32,30 @@ typedef enum status args_call(void *values, const char *text, struct err *e);
 
 struct args_flag {
     enum args_type type;
-    const char *name;     /* without the dashes; NULL: the flag has its letter alone */
-    const char *value;    /* what stands for the value in help; NULL: the flag takes none */
-    size_t offset, bytes; /* of the field in the command's struct */
-    bool is_text;         /* ARGS_CHOICE: the field is a const char *, not an index */
-    bool negates;         /* ARGS_BOOL: the flag sets the field to false */
-    int64_t low, high;    /* ARGS_INT: the range; a high of INT64_MAX is no bound */
-    double least, most;   /* ARGS_FLOAT */
-    const char *choices;  /* ARGS_CHOICE: "a|b|c"; the index of a name is what an int, enum or bool field gets */
+    const char *name; /* The name without the dashes. NULL: the flag has only its letter. */
+    /* What stands for the value in help. NULL: the flag takes none. */
+    const char *value;
+    size_t offset, bytes; /* The place of the field in the command's struct. */
+    /* ARGS_CHOICE, true: the field is a const char *, not an index. */
+    bool is_text;
+    bool negates;       /* ARGS_BOOL, true: the flag sets the field to false. */
+    int64_t low, high;  /* ARGS_INT: the range. A high of INT64_MAX is no bound. */
+    double least, most; /* ARGS_FLOAT: the range. */
+    /* ARGS_CHOICE: "a|b|c". An int, enum or bool field gets the index of a name. */
+    const char *choices;
     args_call *call;
-    const char *def;  /* the default as help shows it, or NULL */
-    const char *help; /* one sentence; of a section its heading */
-    /* What most flags have not. */
+    const char *def;  /* The default as help shows it, or NULL. */
+    const char *help; /* One sentence. For a section it is the heading. */
+    /* Most flags do not have these. */
     char letter;
-    const char *alias;               /* another long name */
-    bool (*valid)(const char *text); /* ARGS_TEXT: what it takes; `expected` says that in messages */
+    const char *alias; /* Another long name. */
+    /* ARGS_TEXT: whether it takes this text. `expected` says in messages what it takes. */
+    bool (*valid)(const char *text);
     const char *expected;
-    const char *of; /* the subcommands that take it, "list check"; NULL: all */
-    bool repeats;   /* it may be given several times with different values */
+    /* The subcommands that take it, "list check". NULL: all of them. */
+    const char *of;
+    /* true: it may be given several times with different values. */
+    bool repeats;
 };
 
 /* Rows of a table. The compiler checks that the field has the type; further fields of struct args_flag may follow. */
@@ -80,7 +86,7 @@ struct args_flag {
         .type = ARGS_TEXT, .name = flag, .value = val, .def = deflt, .help = sentence, \
         ARGS_AT_(S, field, ARGS_IS_(S, field, const char *)), __VA_ARGS__              \
     }
-/* The field is a const char *, a bool or as large as an int; an enum has its names in the order of the choices. */
+/* The field is a const char *, a bool, or as large as an int. An enum has its names in the order of the choices. */
 #define FLAG_CHOICE(S, field, flag, val, names, deflt, sentence, ...)                                      \
     {                                                                                                      \
         .type = ARGS_CHOICE, .name = flag, .value = val, .choices = names, .def = deflt, .help = sentence, \
@@ -95,41 +101,46 @@ struct args_flag {
 
 /* The first word of a command that has several. */
 struct args_sub {
-    const char *name, *words; /* words: what may follow, as help shows it, or NULL */
-    int min, max;             /* how many words follow; a max of -1 is no bound */
-    const char *expected;     /* for messages, such as "the NAME of one run"; NULL: `words` says it */
-    const char *help;         /* one sentence */
-    bool rest;                /* what stands behind the first `min` words belongs to another command, flags included */
+    const char *name, *words; /* words: what may follow, as help shows it, or NULL. */
+    int min, max;             /* How many words follow. A max of -1 is no bound. */
+    /* For messages, such as "the NAME of one run". NULL: `words` says it. */
+    const char *expected;
+    const char *help; /* One sentence. */
+    /* true: what stands behind the first `min` words belongs to another command, flags included. */
+    bool rest;
 };
 
 struct args_command {
     const char *name;  /* "bench verify" */
-    const char *usage; /* a line each; what stands behind "kernelrl NAME" */
-    const char *about; /* paragraphs, a line each; NULL: none */
+    const char *usage; /* What stands behind "kernelrl NAME", a line for each form. */
+    const char *about; /* Paragraphs, a line each. NULL: there are none. */
     const struct args_flag *flags;
-    size_t n_flags; /* at most ARGS_FLAGS_MAX, sections included */
+    size_t n_flags; /* At most ARGS_FLAGS_MAX, sections included. */
     const struct args_sub *subs;
     size_t n_subs;
-    int max_words;                          /* of a command without subs; -1 is no bound */
-    bool keys;                              /* unknown flags are left among the words: they are another parser's */
-    const char *notes;                      /* paragraphs behind the flags; NULL: none */
-    const struct args_command *const *more; /* tables that `--help` shows behind this one; NULL ends them, or is it */
+    int max_words; /* For a command without subcommands. -1 is no bound. */
+    /* true: unknown flags are left among the words, because they are another parser's. */
+    bool keys;
+    const char *notes; /* Paragraphs behind the flags. NULL: there are none. */
+    /* Tables that `--help` shows behind this one, ended by NULL. NULL: there are none. */
+    const struct args_command *const *more;
 };
 
 enum { ARGS_FLAGS_MAX = 64, ARGS_COLUMNS = 100 };
 
 struct args {
-    uint64_t given; /* bit i: row i of the table */
+    uint64_t given; /* Bit i stands for row i of the table. */
     const struct args_sub *sub;
-    char **word; /* the words behind the subcommand; they lie in argv, which is written over */
+    /* The words behind the subcommand. They lie in argv, which is written over. */
+    char **word;
     int n_words;
-    int code; /* where the parser ended the command: its exit code */
+    int code; /* The exit code with which the parser ended the command. */
 };
 
-/* Fills `values`, which holds the defaults, from argv[1] on. False: the command ends with out->code, which is 0 behind
- * the help that was asked for, and 2 behind a message on stderr. */
+/* Fills `values`, which holds the defaults, from argv[1] on. False: the command ends with out->code. It is 0 after help
+ * that was asked for, and 2 after a message on stderr. */
 bool args_parse(const struct args_command *c, int argc, char **argv, void *values, struct args *out) MUST_USE;
-/* Whether a flag was given. An unknown name asserts. */
+/* Returns whether a flag was given. An unknown name asserts. */
 bool args_has(const struct args_command *c, const struct args *a, const char *name);
 
 /* Prints "kernelrl: NAME SUBCOMMAND: <what is wrong>" and the usage lines to stderr, and returns 2. */

@@ -8,7 +8,7 @@
 typedef uint64_t wide __attribute__((vector_size(64)));
 struct reading {
     const wide *p;
-    wide sum[256]; /* by thread, so that nothing read is dead */
+    wide sum[256]; /* One for each thread, so that nothing that is read is dead code. */
 };
 
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) /* which cannot run as early as this choice is made */

@@ -1,13 +1,13 @@
-/* bandwidth: how fast memory can be read here, the limit that measurements are compared with. */
+/* bandwidth: how fast memory can be read on this machine. Measurements are compared with this limit. */
 #ifndef KERNELRL_BANDWIDTH_H
 #define KERNELRL_BANDWIDTH_H
 
 #include "base/pool.h"
 
-/* Bytes a second at which all threads read n bytes of host memory at p (64-byte aligned): the best of what fits into
- * `seconds`, three times at least. */
+/* Returns the bytes a second at which all threads read n bytes of host memory at p (aligned to 64 bytes): the best of
+ * as many times as fit into `seconds`, at least three. */
 double bandwidth_read(struct pool *pool, const void *p, int64_t n, double seconds);
-/* Contents to time on, never zeros: n bytes (a multiple of 8) at p. */
+/* Fills n bytes (a multiple of 8) at p with contents to measure on. They are never zeros. */
 void bandwidth_fill(void *p, int64_t n);
 
 #endif

@@ -16,7 +16,7 @@ static bool is_name(const char *p, size_t n) {
     return true;
 }
 
-/* The value in line[0..n): without its quotes, or without a comment and blanks behind it. */
+/* Takes the value in line[0..n): without its quotes, or without a comment and blanks behind it. */
 static bool take_value(char *p, size_t n, char **out) {
     if (n > 0 && (*p == '"' || *p == '\'')) {
         char *close = memchr(p + 1, *p, n - 1);

@@ -1,5 +1,6 @@
-/* Errors. Operating errors (bad file, bad key, full disk) return a status and fill a caller-owned struct err;
- * programmer errors assert. The first cause is recorded by fail(); callers may add context with note() while unwinding:
+/* Errors. An operating error (a bad file, a bad key, a full disk) returns a status and fills a struct err, which the
+ * caller owns. A programmer's error asserts. fail() records the first cause; callers may add context with note() while
+ * they return:
  *     train: configs/x.yaml:12:7: learning_rate: expected a number > 0, got "fast" */
 #ifndef KERNELRL_ERR_H
 #define KERNELRL_ERR_H
@@ -21,7 +22,8 @@
     X(SANDBOX, "sandbox", 1)           \
     X(WORKER, "worker lost", 1)        \
     X(CANCELLED, "cancelled", 130)     \
-    X(FAILED, "failed", 1)
+    X(FAILED, "failed", 1)             \
+    X(LOST, "rank lost", 75)
 
 enum status {
 #define X(name, text, code) ST_##name,
@@ -31,7 +33,7 @@ enum status {
 
 struct err {
     enum status code;
-    const char *file; /* source location of the first cause, for logs */
+    const char *file; /* The place in the source of the first cause, for logs. */
     int line;
     char msg[1000];
 };
@@ -39,8 +41,8 @@ struct err {
 const char *status_name(enum status s);
 int status_exit_code(enum status s);
 
-/* Records the first cause and returns its code, so that a failing function ends in `return FAIL(e, ST_IO, ...)`.
- * e may be NULL (the code still returns). */
+/* Records the first cause and returns its code, so that a failing function ends in `return FAIL(e, ST_IO, ...)`. e may
+ * be NULL; the code is returned all the same. */
 enum status err_fail(struct err *e, enum status code, const char *file, int line, const char *fmt, ...)
     PRINTF_LIKE(5, 6);
 #define FAIL(e, code, ...) err_fail((e), (code), __FILE__, __LINE__, __VA_ARGS__)

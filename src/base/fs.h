@@ -11,13 +11,13 @@ enum status fs_write_atomic(const char *path, const void *data, size_t n, struct
 /* Writes n bytes to a file descriptor, whatever it takes; false with errno. */
 bool fs_write_all(int fd, const void *data, size_t n) MUST_USE;
 enum status fs_mkdirs(const char *path, struct err *e) MUST_USE;
-/* DIR/NAME, malloc'ed. */
+/* Returns DIR/NAME. The caller frees it. */
 char *fs_join(const char *dir, const char *name);
 bool fs_is_file(const char *path);
 bool fs_is_dir(const char *path);
-/* Removes a file or a whole tree; a missing path is fine. Never follows symbolic links. */
+/* Removes a file or a whole tree. A missing path is fine. Symbolic links are never followed. */
 enum status fs_remove(const char *path, struct err *e) MUST_USE;
-/* Names in a directory (without . and ..), sorted by name. Caller frees each and the array. */
+/* Lists the names in a directory (without . and ..), sorted. The caller frees each name and the array. */
 enum status fs_list(const char *dir, char ***names, size_t *count, struct err *e) MUST_USE;
 /* A read-only map of a file. */
 struct fs_map {

@@ -7,11 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "base/fs.h"
 
 enum { LEVELS = 5 };
 
-/* Calls fn with the program's folder, then with those above it, until it is content. */
+/* Calls fn with the program's folder, then with the folders above it, until fn returns true. */
 static bool upwards(int levels, bool (*fn)(void *ctx, const char *dir), void *ctx) {
     char dir[PATH_MAX];
     const ssize_t n = readlink("/proc/self/exe", dir, sizeof dir - 1);
@@ -28,12 +29,15 @@ static bool upwards(int levels, bool (*fn)(void *ctx, const char *dir), void *ct
 static char home[PATH_MAX];
 
 static bool is_home(void *ctx, const char *dir) {
-    char probe[PATH_MAX + 32];
+    static const char *const below[] = {"", "/share/kernelrl"};
+    char probe[PATH_MAX + 64];
     (void)ctx;
-    snprintf(probe, sizeof probe, "%s/worker/kernelrl_worker", dir);
-    if (!fs_is_dir(probe)) return false;
-    snprintf(home, sizeof home, "%s", dir);
-    return true;
+    for (size_t i = 0; i < ARRAY_LEN(below); i++) {
+        snprintf(probe, sizeof probe, "%s%s/worker/kernelrl_worker", dir, below[i]);
+        const int n = fs_is_dir(probe) ? snprintf(home, sizeof home, "%s%s", dir, below[i]) : -1;
+        if (n > 0 && (size_t)n < sizeof home) return true;
+    }
+    return false;
 }
 
 static void find_home(void) {
@@ -57,9 +61,13 @@ struct wanted_file {
 };
 
 static bool is_there(void *ctx, const char *dir) {
+    static const char *const below[] = {"", "/libexec/kernelrl"};
     const struct wanted_file *w = ctx;
-    const int n = snprintf(w->path, w->size, "%s/%s", dir, w->name);
-    return n > 0 && (size_t)n < w->size && access(w->path, R_OK) == 0;
+    for (size_t i = 0; i < ARRAY_LEN(below); i++) {
+        const int n = snprintf(w->path, w->size, "%s%s/%s", dir, below[i], w->name);
+        if (n > 0 && (size_t)n < w->size && access(w->path, R_OK) == 0) return true;
+    }
+    return false;
 }
 
 bool home_beside_program(const char *name, char *path, size_t size) {

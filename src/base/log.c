@@ -11,6 +11,7 @@
 #include "base/clock.h"
 
 static enum log_level log_min = LOG_INFO;
+static char log_who[80]; /* in front of lines on stderr; "" */
 static FILE *log_file;
 static bool progress_open;
 static int64_t progress_last_ns;
@@ -19,10 +20,15 @@ static const char *const level_name[] = {"debug", "info", "warning", "error"};
 
 void log_set_level(enum log_level min) { log_min = min; }
 
+void log_set_process(const char *who) {
+    snprintf(log_who, sizeof log_who, "%s: ", who);
+    log_min = LOG_WARN;
+}
+
 enum status log_open_file(const char *path, struct err *e) {
     FILE *f = fopen(path, "a+e");
     if (!f) return FAIL(e, ST_IO, "%s: cannot open the log: %s", path, strerror(errno));
-    /* What a killed process left of a last line gets its end. */
+    /* A line that a killed process has left unfinished gets its end. */
     if (fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n' && fseek(f, 0, SEEK_END) == 0) fputc('\n', f);
     log_close_file();
     log_file = f;
@@ -56,9 +62,9 @@ void log_line(enum log_level level, const char *fmt, ...) {
         if (progress_open) fputs("\r\033[K", stderr);
         progress_open = false;
         if (level == LOG_INFO)
-            fprintf(stderr, "%s\n", msg);
+            fprintf(stderr, "%s%s\n", log_who, msg);
         else
-            fprintf(stderr, "%s: %s\n", level_name[level], msg);
+            fprintf(stderr, "%s%s: %s\n", log_who, level_name[level], msg);
     }
     file_line(level_name[level], msg);
     pthread_mutex_unlock(&log_lock);

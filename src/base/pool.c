@@ -10,7 +10,7 @@ struct pool {
     pthread_t *threads;
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
-    /* the current job; written under lock before the generation moves */
+    /* The current job. It is written under the lock, before the generation moves. */
     pool_fn *fn;
     void *ctx;
     int64_t items, grain;
@@ -30,7 +30,7 @@ int pool_cpu_count(void) {
     return n > 0 ? n : 1;
 }
 
-/* The range of thread i: whole grains, spread as evenly as they go. */
+/* Runs the range of thread i: whole grains, spread as evenly as they go. */
 static void run_range(const struct pool *p, int i) {
     int64_t grains = (p->items + p->grain - 1) / p->grain;
     int64_t begin = grains * i / p->n * p->grain, end = grains * (i + 1) / p->n * p->grain;
@@ -84,7 +84,8 @@ struct pool *pool_create(int n_threads) {
         *arg = (struct worker_arg){p, i};
         if (pthread_create(&p->threads[i], NULL, worker_main, arg) != 0) {
             free(arg);
-            p->n = i; /* fewer threads than asked for: the partition follows p->n, the bits do not change */
+            /* There are fewer threads than asked for. The partition follows p->n, and the bits do not change. */
+            p->n = i;
             break;
         }
     }

@@ -43,7 +43,8 @@ double rng_next_f64(struct rng *r) { return (double)(rng_next(r) >> 11) * 0x1p-5
 
 uint64_t rng_below(struct rng *r, uint64_t n) {
     ASSERT(n >= 1);
-    uint64_t limit = UINT64_MAX - UINT64_MAX % n; /* reject the incomplete last interval */
+    /* The incomplete last interval is rejected. */
+    uint64_t limit = UINT64_MAX - UINT64_MAX % n;
     uint64_t v;
     do v = rng_next(r);
     while (v >= limit);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void str_reserve(struct str *s, size_t extra) {
+void str_reserve(struct str *s, size_t extra) {
     if (s->len + extra + 1 <= s->cap) return;
     size_t cap = s->cap ? s->cap * 2 : 64;
     while (cap < s->len + extra + 1) cap *= 2;

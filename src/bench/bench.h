@@ -116,9 +116,15 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) MUST_
 extern const struct args_command bench_verify_command;
 int bench_verify(int argc, char **argv);
 
+/* ---- serve.c: `bench serve`, in the same way ---- */
+
+extern const struct args_command bench_serve_command;
+int bench_serve(int argc, char **argv);
+
 /* ---- cmd_bench.c ---- */
 
-/* The config.json of a model that --arch names; NULL. */
+/* The config.json of a model that --arch names; NULL: the name is none of these. */
+#define BENCH_ARCHS "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, llama3.1-8b or tiny"
 const char *bench_arch(const char *name);
 /* Before a line is measured: forgets the limits and looks at the clocks. */
 void bench_begin(struct bench *b);

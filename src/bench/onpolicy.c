@@ -1,7 +1,8 @@
 /* kernelrl selfcheck onpolicy: samples tokens through the engine and computes their log-probabilities once more with
  * the trainer's forward pass, packed in another order. On-policy learning stands on these being the same numbers, so
  * they are compared as bit patterns. Also compared: batch sizes, thread counts, memory for few, and greedy answers
- * alone and in a batch. With several adapters every batch mixes them, and the same prompts are answered under each. */
+ * alone and in a batch. With several adapters every batch mixes them, some of which act on the head, and the same
+ * prompts are answered under each. */
 #include "bench/onpolicy.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@
 #include "policy/find_model.h"
 #include "problem/problem.h"
 #include "tensor/backend.h"
-#include "text/chat.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 enum {
@@ -82,8 +83,8 @@ static void subject_close(struct subject *p) {
 }
 
 /* B as well as A: with a B of zeros the adapter would do nothing. */
-static enum status random_adapter(struct model *m, int rank, uint64_t seed, struct err *e) {
-    TRY(model_lora_init(m, rank, 2.0f * (float)rank, seed, e));
+static enum status random_adapter(struct model *m, int rank, unsigned parts, uint64_t seed, struct err *e) {
+    TRY(model_lora_create(m, &(struct adapter_shape){rank, 2.0f * (float)rank, parts}, seed, e));
     TRY(model_train_prepare(m, TRAIN_LORA, e)); /* model_params() lists the adapter now */
     int n;
     const struct param *p = model_params(m, &n);
@@ -106,12 +107,14 @@ static enum status subject_open(const struct onpolicy_options *o, int threads, i
     const struct model_options mo = {.dtype = o->dtype, .frozen = true};
     TRY(model_load(o->model_dir, &mo, p->be, &p->model, e));
     static const int ranks[] = {8, 5, 32, 16}; /* 5: rows that do not line up */
+    static const unsigned parts[] = {ADAPTER_LAYERS | ADAPTER_HEAD, ADAPTER_LAYERS, ADAPTER_HEAD};
     for (int i = 0; i < o->adapters; i++) {
-        TRY(random_adapter(p->model, ranks[(size_t)i % ARRAY_LEN(ranks)], SEED + 1 + (uint64_t)i, e));
+        TRY(random_adapter(p->model, ranks[(size_t)i % ARRAY_LEN(ranks)], parts[(size_t)i % ARRAY_LEN(parts)],
+                           SEED + 1 + (uint64_t)i, e));
         (void)model_adapter_keep(p->model);
     }
     if (o->adapter_dir) return model_lora_load(p->model, o->adapter_dir, e);
-    return o->lora_rank > 0 ? random_adapter(p->model, o->lora_rank, SEED, e) : ST_OK;
+    return o->lora_rank > 0 ? random_adapter(p->model, o->lora_rank, ADAPTER_LAYERS, SEED, e) : ST_OK;
 }
 
 /* How many adapters there are: the base, that of the options if any, and the random ones. */
@@ -142,8 +145,8 @@ static void make_prompt(struct tokenizer *tok, enum chat_style style, const stru
         (size_t)(c->max_positions > 2 * ANSWER_MAX ? c->max_positions - ANSWER_MAX : (c->max_positions + 1) / 2);
     out->len = 0;
     if (tok) {
-        const struct chat_message m = {"user", problems->items[(size_t)i % problems->count].code};
-        chat_encode(tok, style, &m, 1, true, out);
+        const struct chat_message m = {.role = "user", .content = problems->items[(size_t)i % problems->count].code};
+        chat_encode(tok, style, &m, 1, CHAT_GENERATE, out);
         if (i % 3 == 2) out->len = 1 + (size_t)rng_below(r, out->len);
     } else {
         const uint64_t n = 1 + rng_below(r, longest < 300 ? longest : 300);
@@ -160,13 +163,15 @@ static enum status make_workload(const struct onpolicy_options *o, const struct 
     struct tokenizer *tok = NULL;
     struct problem_set problems = {0};
     struct ids prompt = {0};
-    enum chat_style style;
+    enum chat_style style = CHAT_QWEN25;
     enum status st;
     CLEANUP_STR struct str probe = STR_INIT;
     str_addf(&probe, "%s/tokenizer.json", o->model_dir);
-    TRY_GOTO(chat_style_choose(NULL, c->arch->chat, false, &style, e), out);
     *vocab_limit = 0;
     if (fs_is_file(probe.p)) {
+        struct err unknown; /* the prompts only have to be prompts */
+        if (chat_template_style(o->model_dir, NULL, c->arch->chat, false, &style, &unknown) != ST_OK)
+            style = CHAT_QWEN25;
         TRY_GOTO(tokenizer_open(o->model_dir, &tok, e), out);
         TRY_GOTO(problem_set_load("builtin", &problems, e), out);
         *vocab_limit = tokenizer_vocab(tok);
@@ -531,7 +536,8 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(A, model, "model", "MODEL", NULL, "The model: a folder, or a name on the Hub."),
     FLAG_TEXT(A, adapter, "adapter", "MODEL", NULL, "This adapter is put on it, named likewise."),
     FLAG_INT(A, lora_rank, "lora-rank", "R", 1, 4096, NULL, "A random adapter of this rank is put on it."),
-    FLAG_INT(A, adapters, "adapters", "N", 1, 64, NULL, "Every batch mixes so many random adapters and the base."),
+    FLAG_INT(A, adapters, "adapters", "N", 1, 64, NULL,
+             "Every batch mixes so many random adapters, of layers and head, and the base."),
     FLAG_INT(A, tokens, "tokens", "N", 1, (int64_t)1 << 32, "12000", "So many tokens, at least, are compared."),
     FLAG_INT(A, threads, "threads", "N", 0, 1024, "0, all CPUs", "So many threads work."),
     FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,

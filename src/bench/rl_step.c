@@ -200,7 +200,7 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
     if (o->planned) model_limit_activations(m, b->plan.activation_budget);
     if (!o->full) TRY_GOTO(model_lora_init(m, o->lora_rank, 32, 1, e), out);
     TRY_GOTO(model_train_prepare(m, o->full ? TRAIN_FULL : TRAIN_LORA, e), out);
-    TRY_GOTO(comm_open("self", &comm, e), out);
+    TRY_GOTO(comm_open("self", NULL, &comm, e), out);
     TRY_GOTO(trainer_open(comm, m, ADAPTER_OWN, s.o.update.train_tokens, &trainer, e), out);
     struct engine_options eo = {.max_batch = s.prompts * s.answers};
     if (o->planned)

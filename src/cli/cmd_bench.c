@@ -19,6 +19,12 @@ static const struct {
     {"qwen2.5-0.5b", QWEN25(896, 24, 4864, 14, 2, 151936, true)},
     {"qwen2.5-1.5b", QWEN25(1536, 28, 8960, 12, 2, 151936, true)},
     {"qwen2.5-7b", QWEN25(3584, 28, 18944, 28, 4, 152064, false)},
+    {"llama3.1-8b",
+     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":4096,\"num_hidden_layers\":32,"
+     "\"intermediate_size\":14336,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"vocab_size\":128256,"
+     "\"tie_word_embeddings\":false,\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-5,\"rope_theta\":500000.0,"
+     "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+     "\"original_max_position_embeddings\":8192}}"},
     {"tiny", "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":256,\"num_hidden_layers\":6,"
              "\"intermediate_size\":768,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"
              "\"vocab_size\":2048,\"tie_word_embeddings\":true,\"max_position_embeddings\":8192}"},
@@ -105,8 +111,7 @@ static enum status shape_of(const struct bench_options *o, struct str *out, stru
     else if (bench_arch(o->arch))
         str_adds(out, bench_arch(o->arch));
     else
-        return FAIL(e, ST_USAGE, "--arch: expected qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, got \"%s\"",
-                    o->arch);
+        return FAIL(e, ST_USAGE, "--arch: expected " BENCH_ARCHS ", got \"%s\"", o->arch);
     return ST_OK;
 }
 
@@ -198,8 +203,7 @@ static enum status take_context(void *values, const char *text, struct err *e) {
 #define A struct bench_options
 static const struct args_flag flags[] = {
     FLAG_SECTION("Model"),
-    FLAG_TEXT(A, arch, "arch", "NAME", NULL,
-              "A shape with random weights: qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny."),
+    FLAG_TEXT(A, arch, "arch", "NAME", NULL, "A shape with random weights: " BENCH_ARCHS "."),
     FLAG_TEXT(A, model, "model", "DIR", NULL, "The model in this folder."),
     FLAG_BOOL(A, random, "random-weights", "Of that folder only the shape is taken."),
     FLAG_CHOICE(A, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto", "Matrices are held and multiplied in it."),
@@ -256,13 +260,18 @@ static const struct args_sub measurements[] = {
     {.name = "matmul", .help = "The model's products one by one over N rows (512,64,16,1), and their gradients."},
     {.name = "all", .help = "All of these but rlstep, as they are by default."},
     {.name = "verify", .words = "[FLAG]...", .max = -1, .help = "Verdicts; its flags stand below.", .rest = true},
+    {.name = "serve",
+     .words = "[FLAG]...",
+     .max = -1,
+     .help = "Load on a server; its flags stand below.",
+     .rest = true},
 };
 
-static const struct args_command *const more[] = {&bench_verify_command, NULL};
+static const struct args_command *const more[] = {&bench_verify_command, &bench_serve_command, NULL};
 
 const struct args_command bench_command = {
     .name = "bench",
-    .usage = "MEASUREMENT (--arch NAME | --model DIR) [FLAG]...\nverify [FLAG]...",
+    .usage = "MEASUREMENT (--arch NAME | --model DIR) [FLAG]...\nverify [FLAG]...\nserve [FLAG]...",
     .about = "Prints one JSON object a measurement (docs/formats.md) and, on stderr, a table. Each says what share it "
              "reaches of the limit: what memory and the best matrix product allow, measured in the same run.",
     .flags = flags,
@@ -274,6 +283,7 @@ const struct args_command bench_command = {
 
 int cmd_bench(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "verify") == 0) return bench_verify(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "serve") == 0) return bench_serve(argc - 1, argv + 1);
     struct bench_options o = {.device = "cpu",
                               .dtype = "auto",
                               .context_begin = 256,

@@ -133,7 +133,7 @@ static enum status recall(const struct train_options *o, const char *name, struc
     struct journal *j = NULL;
     str_addf(&path, "%s/%s.verdicts.jsonl", o->log_path, name);
     if (!fs_is_file(path.p)) return ST_OK;
-    TRY(journal_open(path.p, s->verify_identity, 1, s->verifier, &j, e)); /* evaluations are of step 0 */
+    TRY(journal_open(path.p, s->verify_identity, 1, &s->judge, &j, e)); /* evaluations are of step 0 */
     journal_close(j);
     return ST_OK;
 }
@@ -151,7 +151,7 @@ static enum status evaluate_all(const struct train_options *o, const char *name,
     TRY(session_open(&mine, cancel, &x->s, e));
     TRY(session_problems(&mine, &x->s, &train, &n_train, &x->test, &n, e));
     if (checkpoint != o->load_checkpoint_path) TRY(recall(o, "before", &x->s, e));
-    TRY(journal_open(path.p, x->s.verify_identity, 0, x->s.verifier, &x->journal, e));
+    TRY(journal_open(path.p, x->s.verify_identity, 0, &x->s.judge, &x->journal, e));
     session_judging(&x->s, x->journal, cancel);
     if (o->eval_samples > 1) {
         TRY(evaluate_on(o, x, x->test, n, (int)o->eval_samples, &out->sampled, e));

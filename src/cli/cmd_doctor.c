@@ -155,7 +155,9 @@ static void check_python(struct advice *a) {
         printf("%-12s %s (%s), PyTorch %s\n", "python", w.python, w.python_version, w.torch);
     } else {
         printf("%-12s no: %s\n", "python", e.msg);
-        advise(a, "PyTorch: apt-get install python3-torch, or point KERNELRL_PYTHON at a Python that has it");
+        advise(a,
+               "PyTorch: apt-get install python3-torch python3-setuptools libopenblas0-pthread, or pip install torch "
+               "setuptools, or point KERNELRL_PYTHON at a Python that has them");
         a->cannot_verify = true;
     }
     refworker_close(&w);
@@ -389,7 +391,11 @@ int cmd_doctor(int argc, char **argv) {
     check_libraries();
     check_tensorboard();
     check_models();
-    printf("\n%s\n", a.n ? "To do:" : "All that is needed is there. Next: kernelrl demo, or make demo.");
+    CLEANUP_STR struct str sources = STR_INIT; /* make demo is of them alone */
+    str_addf(&sources, "%s/tools/demo", home_dir());
+    printf("\n%s\n", a.n                     ? "To do:"
+                     : fs_is_file(sources.p) ? "All that is needed is there. Next: make demo."
+                                             : "All that is needed is there. Next: kernelrl demo.");
     for (int i = 0; i < a.n; i++) printf("  - %s\n", a.line[i]);
     return a.cannot_verify ? 1 : 0;
 }

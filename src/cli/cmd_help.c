@@ -10,6 +10,7 @@
 #include "base/fs.h"
 #include "base/home.h"
 #include "cli/cli.h"
+#include "cli/help_markdown.h"
 #include "rl/evaluate/evaluate.h"
 
 #ifndef KERNELRL_COMMIT /* the Makefile asks git */
@@ -87,13 +88,20 @@ int cmd_help(int argc, char **argv) {
     if (argc < 2 || strcmp(argv[1], "--help") == 0) {
         printf("usage: kernelrl COMMAND [--config FILE]... [key=value]... [--flag]\n\ncommands:\n");
         for (size_t i = 0; i < ARRAY_LEN(commands); i++) printf("  %-16s %s\n", commands[i].name, commands[i].help);
-        printf("\nkernelrl help COMMAND says more; kernelrl help KEY explains a key such as learning_rate.\n");
+        printf(
+            "\nkernelrl help COMMAND says more; kernelrl help KEY explains a key such as learning_rate; kernelrl help "
+            "--markdown\nprints all keys as tables.\n");
         return 0;
     }
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0) return help_of(commands[i].fn, argc - 1, argv + 1);
     CLEANUP_STR struct str s = STR_INIT;
     struct err e;
+    if (strcmp(argv[1], "--markdown") == 0) {
+        help_markdown(&s);
+        fputs(s.p, stdout);
+        return 0;
+    }
     for (size_t i = 0; i < ARRAY_LEN(with_keys); i++) {
         struct str one = STR_INIT;
         if (config_help(schema_of(with_keys[i]), argv[1], &one, &e) == ST_OK && one.len > 0) {

@@ -21,7 +21,7 @@ static enum status take_memory(void *values, const char *text, struct err *e) {
 
 static const struct args_flag flags[] = {
     FLAG_TEXT(struct plan_args, arch, "arch", "NAME", "the configuration of model_name",
-              "The shape of the model: qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny."),
+              "The shape of the model: " BENCH_ARCHS "."),
     FLAG_CALL(take_memory, "memory", "GIB", "that of device, or without end where device is cpu",
               "So much memory of the GPU is free."),
 };
@@ -62,9 +62,7 @@ static enum status plan(struct train_options *o, const struct plan_args *a, stru
     struct train_plan p;
     if (a->arch) {
         const char *text = bench_arch(a->arch);
-        if (!text)
-            return FAIL(e, ST_USAGE, "--arch: expected qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or tiny, got \"%s\"",
-                        a->arch);
+        if (!text) return FAIL(e, ST_USAGE, "--arch: expected " BENCH_ARCHS ", got \"%s\"", a->arch);
         str_adds(&config, text);
     } else {
         TRY(locate("model_name", HUB_MODEL, o->model_name, o->model_revision, NULL, &dir, e));

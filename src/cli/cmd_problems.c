@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "cli/cli.h"
 #include "cli/problems.h"
+#include "cli/verify_hosts.h"
 #include "generate/find.h"
 #include "generate/generator.h"
 #include "io/json.h"
@@ -30,6 +31,7 @@ struct problems_args {
     int split;
     enum label_method by;
     double timeout_s;
+    struct pool_options pool;
 };
 
 #define A struct problems_args
@@ -85,6 +87,7 @@ static const struct args_flag problems_flags[] = {
     FLAG_INT(A, threads, "threads", "N", 0, COUNT_MAX, "0, all CPUs",
              "The reference and answers have so many threads while they are judged.", .of = "generate"),
     FLAG_BOOL(A, weaker, "allow-weaker", "They are judged without bubblewrap when it is missing.", .of = "generate"),
+    VERIFY_HOSTS_FLAGS(A, pool, .of = "generate"),
 };
 
 static const struct args_sub subs[] = {
@@ -333,13 +336,13 @@ static void put_answer(const struct problems_args *a, struct str *s, const struc
 }
 
 /* Judges (when asked) and writes one batch of answers. */
-static enum status write_answers(const struct problems_args *a, struct verifier *v, const struct problems_answer *w,
+static enum status write_answers(const struct problems_args *a, const struct judge *v, const struct problems_answer *w,
                                  size_t n, struct files *f, struct problems_tally *t, struct err *e) {
     struct verify_item *items = xcalloc(n ? n : 1, sizeof *items);
     struct str s = STR_INIT;
     enum status st = ST_OK;
     for (size_t i = 0; i < n; i++) items[i] = (struct verify_item){.problem = w[i].problem, .source = w[i].source};
-    if (v) TRY_GOTO(verify_batch(v, items, n, t->cancel, e), done);
+    if (v) TRY_GOTO(v->batch(v->ctx, items, n, t->cancel, e), done);
     if (t->cancel && *t->cancel) goto done; /* some were not judged: the batch is dropped */
     for (size_t i = 0; i < n; i++) {
         const struct verdict *d = &items[i].verdict;
@@ -372,7 +375,7 @@ done:
     return st;
 }
 
-static enum status write_batch(const struct problems_args *a, const struct generator *g, struct verifier *v,
+static enum status write_batch(const struct problems_args *a, const struct generator *g, const struct judge *v,
                                int64_t first, int64_t n, struct files *f, struct problems_tally *t, struct err *e) {
     struct arena ar = ARENA_INIT;
     struct str lines = STR_INIT, labels = STR_INIT;
@@ -424,6 +427,7 @@ static enum status check_generate(const struct problems_args *a, struct err *e) 
     if (on_gpu && !a->answers) return FAIL(e, ST_USAGE, "--backend: give --answers, too");
     if (on_gpu && a->broken) return FAIL(e, ST_USAGE, "--broken: wrong variants are of C answers");
     if (a->untimed && !a->verify) return FAIL(e, ST_USAGE, "--untimed: give --verify, too");
+    if (a->pool.hosts && !a->verify) return FAIL(e, ST_USAGE, "--verify-hosts: give --verify, too");
     if (a->device && !(on_gpu && a->verify))
         return FAIL(e, ST_USAGE, "--device: give --backend triton (or cuda_native) and --verify, too");
     return ST_OK;
@@ -431,7 +435,7 @@ static enum status check_generate(const struct problems_args *a, struct err *e) 
 
 static enum status generate(const struct problems_args *a, struct err *e) {
     struct generator *g = NULL;
-    struct verifier *v = NULL;
+    struct judge_owner v = {0};
     struct files f = {0};
     struct problems_tally t = {.started_s = clock_now_s()};
     enum status st = ST_OK;
@@ -450,11 +454,13 @@ static enum status generate(const struct problems_args *a, struct err *e) {
             vo.backend = a->backend;
             vo.device = a->device ? a->device : "cuda:0";
         }
-        TRY_GOTO(verifier_open(&vo, &v, e), done);
         t.cancel = interrupt_flag();
+        TRY_GOTO(judge_open(&a->pool, &vo, t.cancel, &v, e), done);
     }
     for (int64_t at = 0; at < count; at += BATCH_PROBLEMS) {
-        TRY_GOTO(write_batch(a, g, v, a->first + at, i64_min(BATCH_PROBLEMS, count - at), &f, &t, e), done);
+        TRY_GOTO(write_batch(a, g, a->verify ? &v.judge : NULL, a->first + at, i64_min(BATCH_PROBLEMS, count - at), &f,
+                             &t, e),
+                 done);
         if (t.cancel && *t.cancel) {
             st = FAIL(e, ST_CANCELLED, "interrupted after %lld problems", (long long)t.problems);
             goto done;
@@ -477,7 +483,7 @@ done:
     jsonl_append_close(f.problems);
     jsonl_append_close(f.labels);
     jsonl_append_close(f.answers);
-    verifier_close(v);
+    judge_close(&v);
     generator_close(g);
     return st;
 }

@@ -10,6 +10,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "cli/verify_hosts.h"
 #include "generate/find.h"
 #include "generate/generator.h"
 #include "io/json.h"
@@ -29,11 +30,12 @@ struct build_args {
     struct corpus_filter filter;
     struct corpus_counts counts;
     const volatile bool *cancel;
+    struct pool_options pool;
 };
 
 /* A right answer to each of n problems of the generator, in one of the four fastest styles by turns. Judged, unless v
  * is NULL; only those that pass are taken, with their speed. */
-static enum status add_generated(struct build_args *a, const struct generator *g, struct verifier *v, int64_t first,
+static enum status add_generated(struct build_args *a, const struct generator *g, const struct judge *v, int64_t first,
                                  int n, struct rag_builder *b, struct err *e) {
     struct arena ar = ARENA_INIT;
     struct gen_item items[GENERATED_BATCH];
@@ -44,7 +46,7 @@ static enum status add_generated(struct build_args *a, const struct generator *g
         const int style = GEN_STYLES - 1 - (int)((first + i) % 4);
         w[i] = (struct verify_item){.problem = &items[i].problem, .source = items[i].answers[style]};
     }
-    if (v) st = verify_batch(v, w, (size_t)n, a->cancel, e);
+    if (v) st = v->batch(v->ctx, w, (size_t)n, a->cancel, e);
     if (st == ST_OK && a->cancel && *a->cancel) st = FAIL(e, ST_CANCELLED, "interrupted");
     for (int i = 0; i < n && st == ST_OK; i++) {
         a->counts.rows++;
@@ -68,22 +70,23 @@ static enum status add_generated(struct build_args *a, const struct generator *g
 
 static enum status gather_generated(struct build_args *a, struct rag_builder *b, struct err *e) {
     struct generator *g = NULL;
-    struct verifier *v = NULL;
+    struct judge_owner v = {0};
     enum status st;
     TRY(generator_open(NULL, &g, e));
     if (!a->no_verify) {
         const struct verify_options vo = {.threads = (int)a->threads, .measure = true};
-        TRY_GOTO(verifier_open(&vo, &v, e), out);
+        TRY_GOTO(judge_open(&a->pool, &vo, a->cancel, &v, e), out);
     }
     st = ST_OK;
     for (int64_t at = 0; at < a->count && st == ST_OK; at += GENERATED_BATCH) {
-        st = add_generated(a, g, v, at, (int)i64_min(GENERATED_BATCH, a->count - at), b, e);
+        st =
+            add_generated(a, g, a->no_verify ? NULL : &v.judge, at, (int)i64_min(GENERATED_BATCH, a->count - at), b, e);
         log_progress("  generator: %lld of %lld problems", (long long)i64_min(at + GENERATED_BATCH, a->count),
                      (long long)a->count);
     }
     log_progress_end();
 out:
-    verifier_close(v);
+    judge_close(&v);
     generator_close(g);
     return st;
 }
@@ -110,7 +113,7 @@ static enum status gather(struct build_args *a, struct rag_builder *b, struct er
     return ST_OK;
 }
 
-/* Everything that decides what the index holds; what a file holds is not asked, its name is. */
+/* Everything that decides what the index holds. It covers the names of the files, not their contents. */
 static char *identity(const struct build_args *a) {
     struct str s = STR_INIT;
     str_addf(&s, "version 1\nmodel %s\nprefix %s\nbackend %s\nlevels %x\nincorrect %d\ncount %lld verify %d\n",
@@ -190,6 +193,7 @@ static const struct args_flag build_flags[] = {
     FLAG_BOOL(A, incorrect, "include-incorrect", "Records that are known to be wrong are taken, too."),
     FLAG_INT(A, count, "count", "N", 1, 1000000, "2000", "The generator makes so many problems."),
     FLAG_BOOL(A, no_verify, "no-verify", "The generator's answers are taken without judging them."),
+    VERIFY_HOSTS_FLAGS(A, pool),
     FLAG_SECTION("Embedding"),
     FLAG_TEXT(A, model, "model", "M", RAG_DEFAULT_MODEL,
               "What embeds: a Qwen2 or Qwen3 embedding model, by folder or name on the Hub, or lexical, which needs no "

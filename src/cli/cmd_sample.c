@@ -78,13 +78,13 @@ const struct args_command sample_command = {
 
 static enum status make_prompt(const struct sample_options *o, const struct policy *p, struct ids *ids, struct err *e) {
     if (o->raw) {
-        tokenizer_encode(p->tok, o->prompt, strlen(o->prompt), true, ids);
+        tokenizer_encode_whole(p->tok, o->prompt, strlen(o->prompt), true, ids);
     } else {
         struct chat_message m[2];
         size_t n = 0;
-        if (o->system) m[n++] = (struct chat_message){"system", o->system};
-        m[n++] = (struct chat_message){"user", o->prompt};
-        chat_encode(p->tok, p->style, m, n, true, ids);
+        if (o->system) m[n++] = (struct chat_message){.role = "system", .content = o->system};
+        m[n++] = (struct chat_message){.role = "user", .content = o->prompt};
+        chat_encode(p->tok, p->style, m, n, CHAT_GENERATE, ids);
     }
     return ids->len ? ST_OK : FAIL(e, ST_USAGE, "--prompt: expected some text");
 }
@@ -143,7 +143,7 @@ static enum status sample_all(struct sample_options *o, const struct policy *p, 
     const volatile bool *cancel = interrupt_flag();
     enum status st;
     TRY_GOTO(make_prompt(o, p, &prompt, e), done);
-    const struct stop_set stops = answer_stops(p->tok, model_cfg(p->model), true);
+    const struct stop_set stops = answer_stops(p->tok, p->style, model_cfg(p->model), true);
     o->params.stop_ids = stops.ids;
     o->params.n_stop_ids = stops.n;
     o->params.stop_strings = o->stop;
@@ -185,6 +185,7 @@ static enum status run(struct sample_options *o, struct err *e) {
                                       .pool = pool,
                                       .weights = {.dtype = o->dtype, .frozen = true},
                                       .style = o->renderer,
+                                      .no_chat = o->raw,
                                       .thinking = o->thinking,
                                       .engine.memory_bytes = o->kv_memory};
     enum status st = policy_open(&po, interrupt_flag(), &p, e);

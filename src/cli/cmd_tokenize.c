@@ -12,7 +12,7 @@
 
 struct tokenize_args {
     const char *model, *text, *file, *decode, *check;
-    bool specials, json;
+    bool specials, whole, json;
 };
 
 #define A struct tokenize_args
@@ -24,17 +24,20 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(A, text, "text", "TEXT", "standard input", "The token ids of this text are printed."),
     FLAG_TEXT(A, file, "file", "FILE", NULL, "The token ids of this file's text are printed."),
     FLAG_BOOL(A, specials, "specials", "Added tokens such as <|im_end|> are recognised in the text."),
+    FLAG_BOOL(A, whole, "whole",
+              "The text stands by itself: the ids that the tokenizer's post-processor puts around it, such as "
+              "beginning-of-text, are printed, too."),
     FLAG_TEXT(A, decode, "decode", "IDS", NULL, "The text of these ids, \"ID ID ...\", is printed."),
-    FLAG_TEXT(
-        A, check, "check", "FILE", NULL,
-        "Every {\"text\", \"ids\"} line of this .jsonl file is compared, added tokens being recognised as Hugging "
-        "Face's tokenizers do by default; a mismatch is a failure."),
+    FLAG_TEXT(A, check, "check", "FILE", NULL,
+              "Every {\"text\", \"ids\"} line of this .jsonl file is compared, as Hugging Face's tokenizers encode by "
+              "default: "
+              "with --specials and --whole. A mismatch is a failure."),
     FLAG_BOOL(A, json, "json", "Ids are printed as a JSON list, and text as a JSON string."),
 };
 
 const struct args_command tokenize_command = {
     .name = "tokenize",
-    .usage = "--model MODEL [--text TEXT | --file FILE] [--specials] [--json]\n"
+    .usage = "--model MODEL [--text TEXT | --file FILE] [--specials] [--whole] [--json]\n"
              "--model MODEL --decode \"ID ID ...\" [--json]\n--model MODEL --check FILE.jsonl",
     .about = "Turns text into token ids and back.",
     .flags = flags,
@@ -92,7 +95,7 @@ static enum status check(struct tokenizer *t, const char *path, int *exit_code, 
             break;
         }
         got.len = 0;
-        tokenizer_encode(t, json_string_value(text), json_string_length(text), true, &got);
+        tokenizer_encode_whole(t, json_string_value(text), json_string_length(text), true, &got);
         bool same = got.len == json_array_size(ids);
         for (size_t i = 0; same && i < got.len; i++) same = json_integer_value(json_array_get(ids, i)) == got.p[i];
         lines++;
@@ -148,7 +151,7 @@ static enum status encode(struct tokenizer *t, const struct tokenize_args *a, st
     } else {
         TRY(read_stdin(&in, e));
     }
-    tokenizer_encode(t, str_c(&in), in.len, a->specials, &ids);
+    (a->whole ? tokenizer_encode_whole : tokenizer_encode)(t, str_c(&in), in.len, a->specials, &ids);
     print_ids(&ids, a->json);
     ids_free(&ids);
     return ST_OK;
@@ -161,7 +164,7 @@ int cmd_tokenize(int argc, char **argv) {
     if (!args_parse(c, argc, argv, &a, &given)) return given.code;
     const int modes = (a.text != NULL) + (a.file != NULL) + (a.decode != NULL) + (a.check != NULL);
     if (!a.model) return args_wrong(c, &given, "--model is needed");
-    if (modes > 1 || (a.check && (a.json || a.specials)) || (a.decode && a.specials))
+    if (modes > 1 || (a.check && (a.json || a.specials || a.whole)) || (a.decode && (a.specials || a.whole)))
         return args_wrong(c, &given, "these flags do not go together");
     struct err e = {0};
     struct tokenizer *t;

@@ -4,8 +4,11 @@
 
 #include "base/fs.h"
 #include "base/interrupt.h"
+#include "base/str.h"
 #include "cli/cli.h"
 #include "cli/detach.h"
+#include "cli/supervise.h"
+#include "rl/loop/follow.h"
 #include "rl/loop/loop.h"
 #include "rl/loop/sft.h"
 
@@ -28,35 +31,55 @@ static enum status detach(const struct train_options *o, bool *is_parent, struct
     return st;
 }
 
+/* Takes what is no key out of the arguments, and puts NULL behind them. */
+static enum status take_flags(int *argc, char **argv, bool *background, int64_t *restarts, struct err *e) {
+    int kept = 1;
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], "--detach") == 0) {
+            *background = true;
+        } else if (strcmp(argv[i], "--restarts") == 0) {
+            const char *n = i + 1 < *argc ? argv[++i] : "";
+            if (!parse_i64(n, restarts) || *restarts < 0 || *restarts > 1000000)
+                return FAIL(e, ST_USAGE, "--restarts: expected a number from 0 on, got \"%s\"", n);
+        } else {
+            argv[kept++] = argv[i];
+        }
+    }
+    argv[ *argc = kept] = NULL;
+    return ST_OK;
+}
+
 int cmd_train(int argc, char **argv) {
-    static const char usage[] = "train [--detach] [--config FILE]... [key=value]...";
+    static const char usage[] = "train [--detach] [--restarts N] [--config FILE]... [key=value]...";
     if (cli_wants_help(argc, argv)) return cli_key_help(usage, &train_schema);
     struct train_options o;
     struct config c;
     struct err e = {0};
     struct str yaml = STR_INIT;
     bool background = false, is_parent = false;
-    int kept = 1;
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--detach") == 0)
-            background = true;
-        else
-            argv[kept++] = argv[i];
+    int64_t restarts = 0;
+    int code = 0;
+    enum status st = take_flags(&argc, argv, &background, &restarts, &e);
     config_init(&c, &train_schema, &o);
-    enum status st = config_args(&c, kept - 1, argv + 1, &e);
+    if (st == ST_OK) st = config_args(&c, argc - 1, argv + 1, &e);
     if (st == ST_OK) st = train_options_finish(&c, &o, &e);
     if (st == ST_OK && o.sampler.kind != SAMPLER_ENGINE)
         st = config_reject(&c, "sampler", &e,
                            "train learns from the log-probabilities of the model that it trains: expected engine "
                            "(a server's model answers in eval, generate, corpus and optimize)");
     if (st == ST_OK && background) st = detach(&o, &is_parent, &e);
-    if (st == ST_OK && !is_parent) {
+    const bool supervised = comm_launched().size == 1 && (o.gpus > 1 || restarts > 0);
+    if (st == ST_OK && !is_parent && supervised) {
+        st = cli_supervise(argv, (int)o.gpus, restarts, &code, &e);
+    } else if (st == ST_OK && !is_parent) {
         config_dump(&c, &yaml);
-        st = train_run(&o, str_c(&yaml), interrupt_flag(), &e);
+        follow_place(&o);
+        const bool leads = strcmp(o.ranks, "self") == 0 || comm_launched().rank == 0;
+        st = leads ? train_run(&o, str_c(&yaml), interrupt_flag(), &e) : follow_run(&o, str_c(&yaml), &e);
     }
     str_free(&yaml);
     config_free(&c);
-    return st == ST_OK ? 0 : args_report(&e);
+    return st == ST_OK ? code : args_report(&e);
 }
 
 int cmd_sft(int argc, char **argv) {

@@ -7,6 +7,7 @@
 #include "base/choice.h"
 #include "base/fs.h"
 #include "cli/cli.h"
+#include "cli/verify_hosts.h"
 #include "generate/find.h"
 #include "rl/evaluate/answer_reward.h"
 #include "rl/evaluate/judge_files.h"
@@ -22,6 +23,7 @@ struct verify_args {
     bool json, is_baseline, all_levels;
     struct verify_run run;
     struct verify_options o;
+    struct pool_options pool;
 };
 
 static bool is_device(const char *text) {
@@ -133,6 +135,7 @@ static const struct args_flag flags[] = {
               "Compiled objects are kept there; any number of runs may share it."),
     FLAG_BOOL(A, o.allow_weaker, "allow-weaker",
               "Without bubblewrap it goes on with seccomp and resource limits only."),
+    VERIFY_HOSTS_FLAGS(A, pool),
     FLAG_BOOL(A, json, "json",
               "The verdict is printed as one JSON object; with --run-dir all verdicts and the tables are."),
     FLAG_SECTION("Folders and baselines"),
@@ -208,6 +211,7 @@ static int check_args(const struct args *given, struct verify_args *a) {
     if (way == WAY_ONE && (!a->problem || !a->solution))
         return args_wrong(&verify_command, given, "--problem and --solution are needed");
     a->run.o = a->o;
+    a->run.pool = a->pool;
     a->run.source = a->source;
     if (a->run.n_pass_k == 0) a->run.pass_k[a->run.n_pass_k++] = 1;
     return 0;
@@ -263,7 +267,7 @@ static void print_json(const struct episode *ep, bool with_reward) {
 
 static enum status verify_one(const struct verify_args *a, bool *correct, struct err *e) {
     struct problem_set set = {0};
-    struct verifier *v = NULL;
+    struct judge_owner v = {0};
     struct verify_item item = {0};
     struct episode ep = {0};
     const struct rollout_params *w = a->run.weights;
@@ -275,9 +279,9 @@ static enum status verify_one(const struct verify_args *a, bool *correct, struct
         err_note(e, "--problem");
         goto done;
     }
-    TRY_GOTO(verifier_open(&a->o, &v, e), done);
+    TRY_GOTO(judge_open(&a->pool, &a->o, NULL, &v, e), done);
     item.source = ep.kernel;
-    TRY_GOTO(verify_batch(v, &item, 1, NULL, e), done);
+    TRY_GOTO(v.judge.batch(v.judge.ctx, &item, 1, NULL, e), done);
     *correct = item.verdict.outcome == OUTCOME_CORRECT;
     ep.verdict = item.verdict;
     if (w) TRY_GOTO(answer_reward(w, answer_of_file, a->solution, &ep, e), done);
@@ -288,7 +292,7 @@ static enum status verify_one(const struct verify_args *a, bool *correct, struct
         if (w) print_reward(&ep);
     }
 done:
-    verifier_close(v);
+    judge_close(&v);
     problem_set_free(&set);
     free(ep.kernel);
     return st;
@@ -311,6 +315,7 @@ static enum status from_config(const struct verify_args *named, struct config *c
     TRY(train_options_finish(c, o, e));
     out->o = session_verify_options(o, NULL);
     out->o.progress = NULL;
+    out->pool = o->pool;
     return session_source(o, &out->source, e);
 }
 

@@ -73,7 +73,7 @@ static void print_prompt(const struct prompt_args *a, const struct session *s, c
                          const char *backend, const struct chat_message messages[2], const struct ids *ids) {
     CLEANUP_STR struct str text = STR_INIT, line = STR_INIT;
     if (a->rendered)
-        chat_render(s->actor.style, messages, 2, true, &text);
+        chat_render(s->actor.style, messages, 2, CHAT_GENERATE, &text);
     else
         str_addf(&text, "[system]\n%s\n\n[user]\n%s\n", messages[0].content, messages[1].content);
     if (!a->json) {

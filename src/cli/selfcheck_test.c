@@ -46,7 +46,7 @@ static void test_golden(void **state) {
         printf("skipped: KERNELRL_TESTDATA is not set\n");
         skip();
     }
-    static const char *const name[] = {"qwen2_tied", "qwen3"};
+    static const char *const name[] = {"qwen2_tied", "qwen3", "llama3"};
     for (size_t i = 0; i < ARRAY_LEN(name); i++) {
         CLEANUP_STR struct str dir = STR_INIT, sub = STR_INIT;
         str_addf(&dir, "%s/golden/%s", data, name[i]);
@@ -95,7 +95,7 @@ static void test_onpolicy(void **state) {
         printf("skipped: KERNELRL_TESTDATA is not set\n");
         skip();
     }
-    static const char *const name[] = {"qwen2_tied", "qwen3"};
+    static const char *const name[] = {"qwen2_tied", "qwen3", "llama3"};
     for (size_t i = 0; i < ARRAY_LEN(name); i++) {
         CLEANUP_STR struct str dir = STR_INIT, adapter = STR_INIT;
         str_addf(&dir, "%s/golden/%s", data, name[i]);

@@ -1,5 +1,5 @@
-/* Planning of the attention ops: tasks, their split over threads by cost, scratch. The arithmetic is in
- * attention_body.h. A plan changes who computes a row, never its bits. */
+/* Plans of the attention ops: their tasks, how these are cut over threads by cost, scratch. attention_body.h has the
+ * arithmetic. A plan changes which thread computes a row, never the row's bits. */
 #include "cpu/attention.h"
 
 #include <stdlib.h>
@@ -51,7 +51,7 @@ void attn_plan_forward(struct attn_plan *p, const struct attn_seq *seq, int n_se
     p->max_keys = longest(seq, n_seq);
     int64_t live = 0;
     for (int i = 0; i < n_seq; i++) live += seq[i].len > 0;
-    /* Whole sequences when there are enough of them: a task gathers its keys, so fewer tasks copy less. */
+    /* A sequence is one task when there are enough sequences: a task gathers its keys, so fewer tasks copy less. */
     int64_t parts = live * s.G >= 4 * threads || live == 0 ? 1 : (4 * threads + live * s.G - 1) / (live * s.G);
     if (threads == 1) parts = 1;
     for (int i = 0; i < n_seq; i++) {
@@ -87,7 +87,7 @@ void attn_plan_grad(struct attn_plan *p, const struct attn_seq *seq, int n_seq, 
         if (head != i) {
             p->next[last[head]] = i;
             last[head] = i;
-            last[i] = -1; /* not a head */
+            last[i] = -1; /* It heads no family. */
         }
         cost[head] += seq[i].len * (2 * seq[i].past + seq[i].len) / 2 + seq[i].past + seq[i].len;
     }

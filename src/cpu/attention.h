@@ -1,4 +1,4 @@
-/* Plans of the attention ops; see attention.c. A plan's arrays are kept between calls. */
+/* Plans of the attention ops: see attention.c. A plan's arrays are kept between calls. */
 #ifndef KERNELRL_CPU_ATTENTION_H
 #define KERNELRL_CPU_ATTENTION_H
 
@@ -8,9 +8,9 @@ struct attn_plan {
     struct attn_task *task;
     int64_t n_tasks, cap_tasks, max_keys;
     int64_t *cut; /* [threads+1] */
-    int cap_bins; /* threads there is room for in cut */
-    /* Gradient only, [cap_seq]: next member of a sequence's family; last member so far of the family that a sequence
-     * heads, -1 where it heads none; cost of that family. */
+    int cap_bins; /* cut has room for so many threads. */
+    /* Only for the gradient, [cap_seq]. next: the next member of a sequence's family. last: the last member so far of
+     * the family that a sequence heads, -1 where it heads none. Then the cost of that family. */
     int32_t *next, *last;
     int64_t *cost;
     int cap_seq;

@@ -1,5 +1,5 @@
-/* Attention over packed sequences and its gradient. Contracts in tensor/ops.h; scratch sizes in attention.c.
- * A work bin is a range of tasks; a task is (sequence, kv head, query rows). */
+/* Attention over packed sequences and its gradient. tensor/ops.h has the contracts, attention.c the sizes of scratch. A
+ * work bin is a range of tasks. A task is (sequence, kv head, query rows). */
 
 ALWAYS_INLINE float *take(float **p, int64_t n) {
     float *r = *p;
@@ -7,13 +7,13 @@ ALWAYS_INLINE float *take(float **p, int64_t n) {
     return r;
 }
 
-/* Row of key j of a training sequence: the past first, then its own. */
+/* The row of key j of a training sequence: the past comes first, then the sequence's own rows. */
 ALWAYS_INLINE int64_t key_row(const struct attn_seq *s, int64_t j) {
     return j < s->past ? s->past_row + j : s->row + (j - s->past);
 }
 
-/* Transposed blocks [block][K][KV_BLOCK] of columns [c0, c0+K) of the rows of keys [0,n). Lanes beyond n keep what they
- * held: callers never look at them, but zero them once so that nothing undefined is computed with. */
+/* Writes transposed blocks [block][K][KV_BLOCK] of columns [c0, c0+K) of the rows of keys [0,n). Lanes beyond n keep
+ * what they held. Callers never look at these lanes, but zero them once, so that nothing undefined is computed with. */
 static void gather_transposed(float *dst, struct tensor src, const struct attn_seq *s, int64_t n, int64_t c0,
                               int64_t K) {
     for (int64_t j0 = 0; j0 < n; j0 += KV_BLOCK) {
@@ -30,7 +30,7 @@ static void gather_transposed(float *dst, struct tensor src, const struct attn_s
     }
 }
 
-/* Row-major [key][Kp], the padding zero. */
+/* Writes rows [key][Kp] with zeros as padding. */
 static void gather_rows_padded(float *dst, struct tensor src, const struct attn_seq *s, int64_t n, int64_t c0,
                                int64_t K, int64_t Kp) {
     for (int64_t j = 0; j < n; j++) {
@@ -39,17 +39,18 @@ static void gather_rows_padded(float *dst, struct tensor src, const struct attn_
     }
 }
 
-/* The keys and values one query tile meets, block by block: out of the cache through a block table, or gathered. */
+/* The keys and values that one query tile meets, block by block. They lie in the cache, and are found through a block
+ * table, or were gathered. */
 struct key_blocks {
-    const float *k, *v;     /* of block 0 */
-    int64_t k_step, v_step; /* floats from a block to the next */
-    const int32_t *table;   /* NULL: the blocks follow each other */
+    const float *k, *v;     /* Those of block 0. */
+    int64_t k_step, v_step; /* How many floats lie from a block to the next. */
+    const int32_t *table;   /* NULL: the blocks follow each other. */
 };
 
 ALWAYS_INLINE int64_t block_at(const struct key_blocks *b, int64_t i) { return b->table ? b->table[i] : i; }
 
-/* The two products of a tile over all blocks of keys, for mr rows: scores out[i][j] = x[i] . key j of full blocks, and
- * sums out[i][d] = sum_j p[i][j] v[j][d] over n keys, j ascending, for 16*nv columns from column d0 on. */
+/* The two products of a tile over all blocks of keys, for mr rows. scores: out[i][j] = x[i] . key j of full blocks.
+ * sums: out[i][d] = sum_j p[i][j] v[j][d] over n keys, with j ascending, for 16*nv columns from column d0 on. */
 typedef void scores_fn(float *out, int64_t ld, const float *x, int64_t ldx, const struct key_blocks *b, int64_t n,
                        int64_t K);
 typedef void values_fn(float *out, int64_t ldo, const float *p, int64_t ldp, const struct key_blocks *b, int64_t n,
@@ -57,7 +58,8 @@ typedef void values_fn(float *out, int64_t ldo, const float *p, int64_t ldp, con
 
 ALWAYS_INLINE void scores_body(const int mr, float *out, int64_t ld, const float *x, int64_t ldx,
                                const struct key_blocks *b, int64_t n, int64_t K) {
-    const float *values = b->v ? b->v + block_at(b, 0) * b->v_step : NULL; /* what comes behind the keys */
+    /* These come behind the keys. */
+    const float *values = b->v ? b->v + block_at(b, 0) * b->v_step : NULL;
     for (int64_t i = 0; i < n / KV_BLOCK; i++) {
         const float *k = b->k + block_at(b, i) * b->k_step;
         const bool last = (i + 1) * KV_BLOCK >= n;
@@ -117,12 +119,12 @@ static values_fn *const values_table[V16_NV][MICRO_ROWS] = {VALUES_ROW(1)};
 
 static scores_fn *const scores_table[MICRO_ROWS] = {scores_1, scores_2, scores_3, scores_4, scores_5, scores_6};
 
-/* Rows of the next part of a tile of which m are left: 7 are cut 4 + 3, not 6 + 1. */
+/* How many rows the next part of a tile has, of which m are left: 7 are cut into 4 + 3, not 6 + 1. */
 ALWAYS_INLINE int64_t tile_part(int64_t m) {
     return m > MICRO_ROWS && m < 2 * MICRO_ROWS ? (m + 1) / 2 : i64_min(m, MICRO_ROWS);
 }
 
-/* out[i][j] = x[i] . key j for nq rows and keys [0, n); out rows are ld apart. */
+/* out[i][j] = x[i] . key j for nq rows and keys [0, n). Rows of out are ld apart. */
 static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int64_t nq, const struct key_blocks *b,
                         int64_t n, int64_t K) {
     const int64_t full = n / KV_BLOCK, rest = n % KV_BLOCK;
@@ -135,7 +137,7 @@ static void tile_scores(float *out, int64_t ld, const float *x, int64_t ldx, int
     micro_block(nq, (rest + 15) & ~(int64_t)15, K, x, ldx, 1, k, KV_BLOCK, out + full * KV_BLOCK, ld, NULL, INIT_ZERO);
 }
 
-/* out[i][d] = sum_j p[i][j] v[j][d] for nq rows and keys [0, n), j ascending. */
+/* out[i][d] = sum_j p[i][j] v[j][d] for nq rows and keys [0, n), with j ascending. */
 static void tile_values(float *out, const float *p, int64_t ld, int64_t nq, const struct key_blocks *b, int64_t n,
                         int64_t Kp) {
     for (int64_t d = 0; d < Kp; d += 16 * V16_NV)
@@ -164,7 +166,7 @@ static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
             gather_transposed(kt_mem, p->k, s, n_keys, g * K, K);
             gather_rows_padded(v_mem, p->v, s, n_keys, g * K, K, Kp);
         }
-        /* A tile is ATTN_TILE (row, head) pairs, heads of a row side by side: they share the keys. */
+        /* A tile is ATTN_TILE (row, head) pairs. The heads of a row stand side by side: they share the keys. */
         const int64_t first = task->row0 * rep, last = task->row1 * rep;
         for (int64_t t0 = first; t0 < last; t0 += ATTN_TILE) {
             const int64_t nq = i64_min(ATTN_TILE, last - t0), n = s->past + (t0 + nq - 1) / rep + 1;
@@ -179,7 +181,7 @@ static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
                 const float max = row_max(x, own);
                 const v16 m = v_set1(max);
                 v16 sum = v_zero();
-                for (int64_t j = 0; j < own; j += 16) { /* a key the row may not see gets weight 0 */
+                for (int64_t j = 0; j < own; j += 16) { /* A key that the row may not see gets weight 0. */
                     v16 e = v_exp(v_sub(v_load(x + j), m));
                     if (own - j < 16) e = v_first(e, own - j);
                     v_store(x + j, e);
@@ -203,8 +205,8 @@ static void attention_bins(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-/* One sequence and kv head: with P = softmax(q k^T), delta = dO . O:
- *   dV += P^T dO,  dS = P (dO V^T - delta),  dQ = dS K,  dK += dS^T Q.   (q already holds the 1/sqrt(K).) */
+/* Computes the gradient of one sequence and kv head. With P = softmax(q k^T) and delta = dO . O:
+ *     dV += P^T dO,  dS = P (dO V^T - delta),  dQ = dS K,  dK += dS^T Q      (q already holds the 1/sqrt(K)) */
 static void attention_grad_seq(const struct attn_work *p, const struct attn_seq *s, int64_t g, float *mem) {
     const int64_t K = p->s.K, Kp = kv_pad_dim(K), rep = p->s.H / p->s.G, n_keys = s->past + s->len;
     const int64_t cap = (n_keys + KV_BLOCK - 1) & ~(int64_t)(KV_BLOCK - 1);
@@ -266,8 +268,8 @@ static void attention_grad_seq(const struct attn_work *p, const struct attn_seq 
     }
 }
 
-/* A task is a family (a sequence and those that use its keys, in order) and a kv head: one thread adds up everything
- * that reaches a key, so no two threads ever write the same row and the order is fixed. */
+/* A task is a family (a sequence and those that use its keys, in order) and a kv head. One thread adds up everything
+ * that reaches a key, so no two threads ever write the same row, and the order is fixed. */
 static void attention_grad_bins(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct attn_work *p = ctx;
     for (int64_t i = p->cut[begin]; i < p->cut[end]; i++)

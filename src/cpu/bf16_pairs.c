@@ -4,14 +4,15 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Less work than this stays with the caller's thread. Changes no bit. */
+/* Less work than this stays with the caller's thread. This changes no bit. */
 enum { PAIR_MIN_PRODUCT = 1 << 19, PAIR_MIN_ROUND = 1 << 15, HUGE_PAGE = 1 << 21 };
 
 void *packed_alloc(size_t bytes) {
     if (bytes < 2 * HUGE_PAGE) return xaligned(bytes);
     const size_t rounded = (bytes + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
     void *p = aligned_alloc(HUGE_PAGE, rounded);
-    if (!p) return xaligned(bytes); /* says that memory has run out */
+    /* This says that memory has run out. */
+    if (!p) return xaligned(bytes);
     madvise(p, rounded, MADV_HUGEPAGE);
     memset(p, 0, rounded);
     return p;
@@ -46,8 +47,8 @@ struct put_work {
     int64_t ld;
 };
 
-/* Panels are cut over threads; a panel takes what it has of the rows, a cache line of each row at a time, so that the
- * scattered stores stay within a few pages. */
+/* Panels are cut over threads. Of each row a panel takes its part, a cache line at a time, so that the scattered stores
+ * stay within a few pages. */
 static void put_panels(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct put_work *p = ctx;
@@ -87,7 +88,7 @@ void pairs_weight_get(const struct weight *w, int64_t row, int64_t rows, uint16_
         for (int64_t k = 0; k < w->K; k++) *dst++ = *pair_at(w->packed, k_pad, n, k);
 }
 
-/* From the float32 master, a slab of rows at a time: rounded, then put. */
+/* Packs the float32 master, a slab of rows at a time: the rows are rounded, then put. */
 void pairs_weight_pack(struct pair_space *s, struct weight *w) {
     ASSERT(w->w);
     const int64_t lda = pair_pad(w->K),
@@ -103,7 +104,8 @@ void pairs_weight_pack(struct pair_space *s, struct weight *w) {
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* Rows of x as bf16. Whole tiles of 16 rows are readable: AMX reads them, and drops what it makes of the rest. */
+/* Rounds the rows of x to bf16. Whole tiles of 16 rows can be read: AMX reads them, and drops what it makes of the
+ * rest. */
 static const uint16_t *rounded(struct pair_space *s, struct tensor x, int64_t *lda) {
     *lda = pair_pad(x.cols);
     const int64_t rows = (x.rows + 15) & ~(int64_t)15;
@@ -116,14 +118,15 @@ static const uint16_t *rounded(struct pair_space *s, struct tensor x, int64_t *l
 static void run_pairs(struct pair_space *s, struct gemm16 *g) {
     if (g->M <= 0 || g->N <= 0) return;
     const int64_t threads = pool_threads(s->pool), panels = pair_panels(g->N);
-    /* As in run_gemm of cpu.c: many rows for each pass over a panel, as far as they stay in the second-level cache, but
-     * equal shares. Multiples of 48 are whole passes of 12 rows and whole tiles of 16. Where every item must transpose
-     * its part of b first, more rows pay for it. */
+    /* Many rows meet a panel in each pass, as in run_gemm of cpu.c, as far as they stay in the second-level cache, but
+     * in equal shares. Multiples of 48 are whole passes of 12 rows and whole tiles of 16. Where every item must
+     * transpose its part of b first, more rows pay for that. */
     const int64_t fits = (512 << 10) / (int64_t)sizeof(uint16_t) / i64_max(1, g->K) / 48 * 48;
     g->chunk = i64_min(g->M, g->b_rows ? 1536 : i64_max(48, i64_min(192, fits)));
     /* A chunk of rows meets all panels while it is in that cache, unless b would have to come from memory each time. */
     g->rows_outer = g->M > g->N || g->N * g->K <= 6 << 20;
-    const int64_t parts = (g->M + g->chunk - 1) / g->chunk; /* of one size, as far as whole tiles allow */
+    /* The parts have one size, as far as whole tiles allow. */
+    const int64_t parts = (g->M + g->chunk - 1) / g->chunk;
     g->chunk = ((g->M + parts - 1) / parts + 15) & ~(int64_t)15;
     for (;;) {
         g->n_chunks = (g->M + g->chunk - 1) / g->chunk;
@@ -153,11 +156,12 @@ void pairs_linear(struct pair_space *s, struct tensor y, struct tensor x, const 
 
 void pairs_linear_dx(struct pair_space *s, struct tensor dx, struct tensor dy, const struct weight *w,
                      bool accumulate) {
-    /* A long reduction (the LM head's) goes in steps that a cache can hold: they change no bit, sums go on in dx. */
+    /* A long reduction (the LM head's) goes in steps that a cache can hold. This changes no bit, because sums go on in
+     * dx. */
     enum { STEP = 4096 };
     const int64_t k_pad = pair_pad(w->K);
     int64_t n = 0;
-    do { /* once for an empty reduction too */
+    do { /* An empty reduction goes through once, too. */
         struct tensor part = tensor_cols(dy, n, w->N - n < 2 * STEP ? w->N - n : STEP);
         struct gemm16 g = {.b = pair_panel(w->packed, n / PAIR_PANEL, k_pad),
                            .b_rows = true,

@@ -1,11 +1,11 @@
 /* Products with bf16 weights: storage of packed weights, rounding of the other operand, cutting of the work. See
- * bf16_pairs.c; contracts in tensor/ops.h and tensor/backend.h. */
+ * bf16_pairs.c; tensor/ops.h and tensor/backend.h have the contracts. */
 #ifndef KERNELRL_CPU_BF16_PAIRS_H
 #define KERNELRL_CPU_BF16_PAIRS_H
 
 #include "cpu/cpu.h"
 
-/* What the products need beside their operands; memory grows to a high-water mark. */
+/* What the products need beside their operands. Its memory grows to a high-water mark. */
 struct pair_space {
     const struct cpu_pair_kernels *k;
     struct pool *pool;
@@ -14,7 +14,8 @@ struct pair_space {
 };
 void pair_space_free(struct pair_space *s);
 
-/* Zeroed memory for packed weights, 64-byte aligned, on huge pages where the system grants them; released by free. */
+/* Returns zeroed memory for packed weights, aligned to 64 bytes, on huge pages where the system grants them. It is
+ * released by free. */
 void *packed_alloc(size_t bytes);
 
 void pairs_weight_pack(struct pair_space *s, struct weight *w);

@@ -1,12 +1,14 @@
-/* Products of bf16 pairs, compiled once per instruction set over the vector types of vec16.h: p16 is sixteen pairs, and
- * v_dp(acc, a, b) adds a.odd*b.odd, then a.even*b.even, each a fused multiply-add with subnormal operands and results
- * taken for zero. That is what vdpbf16ps does (V16_BF16); elsewhere the halves are widened to f32. The bits are equal
- * everywhere. Defines BF16_PAIRS, the table of this instruction set; PAIRS_NO_GEMM leaves the product to the includer.
- */
+/* Products of bf16 pairs, compiled once for each instruction set over the vector types of vec16.h. p16 is sixteen
+ * pairs. v_dp(acc, a, b) adds a.odd*b.odd, then a.even*b.even. Each is a fused multiply-add that takes subnormal
+ * operands and results for zero, as vdpbf16ps does (V16_BF16). On other instruction sets the halves are widened to f32.
+ * The bits are equal everywhere.
+ *
+ * Defines BF16_PAIRS, the table of this instruction set. PAIRS_NO_GEMM leaves the product to the file that includes
+ * this one. */
 
 /* ---- sixteen pairs ----------------------------------------------------------------------------------------------- */
 
-/* To nearest even; subnormals become zero, NaNs quiet: what vcvtneps2bf16 does. */
+/* Rounds to nearest even. Subnormals become zero and NaNs quiet, as with vcvtneps2bf16. */
 static inline uint16_t bf16_round(float x) {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
@@ -24,7 +26,7 @@ ALWAYS_INLINE p16 p_set1(const uint16_t *p) {
     memcpy(&pair, p, sizeof pair);
     return _mm512_set1_epi32(pair);
 }
-/* Sixteen floats, rounded, in the low halves of the lanes. */
+/* Rounds sixteen floats into the low halves of the lanes. */
 ALWAYS_INLINE __m512i p_round_low(v16 x) {
 #if defined(V16_BF16)
     return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
@@ -41,7 +43,7 @@ ALWAYS_INLINE __m512i p_round_low(v16 x) {
 ALWAYS_INLINE void p_round_store(uint16_t *p, v16 x) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(p_round_low(x)));
 }
-/* Pairs (even, odd) of rounded floats. */
+/* Makes pairs (even, odd) of rounded floats. */
 ALWAYS_INLINE p16 p_round_pair(v16 even, v16 odd) {
     return _mm512_or_si512(p_round_low(even), _mm512_slli_epi32(p_round_low(odd), 16));
 }
@@ -109,7 +111,7 @@ ALWAYS_INLINE v16 v_dp(v16 acc, p16 a, p16 b) {
 }
 #endif
 
-/* Widened pairs need the processor itself to take subnormals for zero: bits 6 and 15 of MXCSR. */
+/* With widened pairs the processor itself must take subnormals for zero: bits 6 and 15 of MXCSR. */
 #if (defined(V16_AVX512) || defined(V16_AVX2)) && !defined(V16_BF16)
 ALWAYS_INLINE v16 v_dp(v16 acc, p16 a, p16 b) { return v_fma(p_even(a), p_even(b), v_fma(p_odd(a), p_odd(b), acc)); }
 UNUSED static unsigned subnormals_off(void) {
@@ -139,7 +141,8 @@ static void pair_round_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const int64_t n = p->x.cols;
     for (int64_t t = begin; t < end; t++) {
         const float *x = (const float *)p->x.data + t * p->x.ld;
-        uint16_t *out = p->out + t * p->lda; /* lda is a multiple of 32: whole vectors fit */
+        /* lda is a multiple of 32, so whole vectors fit. */
+        uint16_t *out = p->out + t * p->lda;
         int64_t j = 0;
         for (; j + 16 <= n; j += 16) p_round_store(out + j, v_load(x + j));
         if (j < n) p_round_store(out + j, v_load_n(x + j, n - j)), j += 16;
@@ -147,7 +150,8 @@ static void pair_round_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-/* Sixteen columns of x from row t on, as 16 vectors of pairs (x[t+2i][j], x[t+2i+1][j]), zeros beyond T and n. */
+/* Reads sixteen columns of x from row t on, as 16 vectors of pairs (x[t+2i][j], x[t+2i+1][j]), with zeros beyond T and
+ * n. */
 #if defined(V16_AVX512)
 ALWAYS_INLINE p16 pair_of_rows(const struct tensor *x, int64_t t, int64_t j) {
     const float *a = (const float *)x->data + t * x->ld + j;
@@ -156,7 +160,7 @@ ALWAYS_INLINE p16 pair_of_rows(const struct tensor *x, int64_t t, int64_t j) {
     return p_round_pair(even, odd);
 }
 
-/* Transposes 16x16 lanes of 32 bits: pairs of lanes, of two lanes, then of 128-bit quarters twice. */
+/* Transposes 16x16 lanes of 32 bits: pairs of lanes, then pairs of two lanes, then quarters of 128 bits twice. */
 ALWAYS_INLINE void transpose16(__m512i r[16]) {
     __m512i t[16];
 #pragma GCC unroll 8
@@ -237,11 +241,12 @@ static void pair_pack_transposed(void *ctx, int64_t begin, int64_t end, int thre
 
 /* ---- linear_dx reads the weight of linear ------------------------------------------------------------------------ */
 
-/* Up to PAIR_KC pairs of rows n0, n0+1, ... (n0 a multiple of PAIR_PANEL) of the packed matrix, for its columns
+/* Writes up to PAIR_KC pairs of rows n0, n0+1, ... (n0 a multiple of PAIR_PANEL) of the packed matrix, for its columns
  * [c0, c0+PAIR_PANEL): out [pair of rows][PAIR_PANEL] of (w[n][c], w[n+1][c]). Every 64 bits of a panel hold a 2x2
- * block of the matrix: the 64-bit words are transposed, and the two middle elements of each change places. */
+ * block of the matrix. The 64-bit words are transposed, and the two middle elements of each change places. */
 static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int64_t pairs, int64_t c0) {
-    const int64_t words = i64_min(PAIR_PANEL / 2, (g->b_pad - c0) / 2); /* pairs of columns there are */
+    /* So many pairs of columns there are. */
+    const int64_t words = i64_min(PAIR_PANEL / 2, (g->b_pad - c0) / 2);
     for (int64_t i0 = 0; i0 < pairs; i0 += PAIR_PANEL / 2) {
         const uint16_t *src = pair_panel(g->b, (n0 + 2 * i0) / PAIR_PANEL, g->b_pad) + c0 * PAIR_PANEL;
         uint16_t *dst = out + i0 * PAIR_PANEL * 2;
@@ -249,13 +254,14 @@ static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int
         if (words < PAIR_PANEL / 2) memset(dst, 0, (size_t)(rows * PAIR_PANEL * 2) * sizeof *dst);
 #if defined(V16_AVX512)
         for (int64_t i = 0; i < rows; i += 8)
-            for (int64_t j = 0; j < words; j += 8) { /* words is a multiple of 16 */
+            for (int64_t j = 0; j < words; j += 8) { /* words is a multiple of 16. */
                 __m512i r[8], t[8];
-                for (int k = 0; k < 8; k++) /* pieces lie far apart: the sixth from here is fetched */
+                for (int k = 0; k < 8; k++) /* Pieces lie far apart, so the sixth from here is fetched. */
                     __builtin_prefetch(src + 6 * g->b_pad * PAIR_PANEL + ((j + k) * PAIR_PANEL / 2 + i) * 4, 0, 2);
 #pragma GCC unroll 8
                 for (int k = 0; k < 8; k++) {
-                    /* Memory holds a b c d, rows (a b) and (c d): the middle two of every 64 bits change places. */
+                    /* Memory holds a b c d, with rows (a b) and (c d). The middle two of every 64 bits change
+                     * places. */
                     const __m512i x = _mm512_loadu_si512(src + ((j + k) * PAIR_PANEL / 2 + i) * 4);
                     const __m512i b = _mm512_and_si512(_mm512_slli_epi64(x, 16), _mm512_set1_epi64(0xffff00000000));
                     const __m512i c = _mm512_and_si512(_mm512_srli_epi64(x, 16), _mm512_set1_epi64(0xffff0000));
@@ -299,8 +305,8 @@ static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int
 
 #ifndef PAIRS_NO_GEMM
 
-/* mr rows times nv vectors of columns over `pairs` pairs. Each step also fetches `lines` cache lines from `ahead` on,
- * for whoever comes next. bias NULL: c holds the old values, or is begun at zero. */
+/* Multiplies mr rows by nv vectors of columns over `pairs` pairs. Each step also fetches `lines` cache lines from
+ * `ahead` on, for the next block. bias NULL: c holds the old values, or begins at zero. */
 typedef void pair_micro_fn(int64_t pairs, const uint16_t *a, int64_t lda, const uint16_t *b, const uint16_t *ahead,
                            float *c, int64_t ldc, const float *bias, enum micro_init init);
 
@@ -345,9 +351,9 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
         int64_t ldc, const float *bias, enum micro_init init) {                                            \
         pair_micro(mr, nv, lines, pairs, a, lda, b, ahead, c, ldc, bias, init);                            \
     }
-/* `lines`: with several passes of rows over a block, each fetches 1 line a step of the next block into the second-level
- * cache, so that memory works all the time. A single pass is a stream: it fetches the 2 lines of the step PAIR_AHEAD
- * elements on. */
+/* `lines`: with several passes of rows over a block, each pass fetches 1 line a step of the next block into the
+ * second-level cache, so that memory works all the time. A single pass is a stream: it fetches the 2 lines of the step
+ * PAIR_AHEAD elements on. */
 enum { PAIR_AHEAD = 4096 };
 #define PAIR_MICRO_4(nv, lines) \
     PAIR_MICRO(1, nv, lines) PAIR_MICRO(2, nv, lines) PAIR_MICRO(3, nv, lines) PAIR_MICRO(4, nv, lines)
@@ -375,15 +381,16 @@ enum { PAIR_ROWS = 4, PAIR_VECTORS = 1 };
 static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {{PAIR_ROW_4(1, 1)}, {PAIR_ROW_4(1, 1)}};
 #endif
 
-/* A whole panel's width of columns; c and bias must hold that many. ahead: the block that comes after b. */
+/* Multiplies a whole panel's width of columns. c and bias must hold that many. ahead: the block that comes after b. */
 static void pair_panel_product(int64_t m, int64_t pairs, const uint16_t *a, int64_t lda, const uint16_t *b,
                                const uint16_t *ahead, float *c, int64_t ldc, const float *bias, enum micro_init init) {
     const int64_t passes = (m + PAIR_ROWS - 1) / PAIR_ROWS, rows = m / passes, more = m % passes;
     pair_micro_fn *const *fn = pair_table[passes > 1];
     if (passes == 1) ahead = b + PAIR_AHEAD;
-    for (int64_t i = 0, pass = 0; i < m; pass++) { /* rows shared out evenly: 16 rows are 8+8, not 12+4 */
+    for (int64_t i = 0, pass = 0; i < m; pass++) { /* Rows are shared out evenly: 16 rows are 8+8, not 12+4. */
         const int64_t mr = rows + (pass < more);
-        const uint16_t *fetch = ahead + (pass & 1) * pairs * PAIR_PANEL; /* one half of the next block, or the other */
+        /* This is one half of the next block, or the other. */
+        const uint16_t *fetch = ahead + (pass & 1) * pairs * PAIR_PANEL;
         for (int64_t j = 0; j < PAIR_PANEL; j += 16 * PAIR_VECTORS)
             fn[mr - 1](pairs, a + i * lda, lda, b + 2 * j, fetch, c + i * ldc + j, ldc, bias ? bias + j : NULL, init);
         i += mr;
@@ -419,7 +426,7 @@ static void pair_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
         const float *bias = g->bias ? g->bias + n0 : NULL;
         enum micro_init init = g->accumulate ? INIT_LOAD : bias ? INIT_BIAS : INIT_ZERO;
         int64_t p0 = 0;
-        do { /* runs once for an empty reduction, which still writes c */
+        do { /* This runs once for an empty reduction, which still writes c. */
             const int64_t pairs = i64_min(PAIR_KC, all - p0);
             const uint16_t *b = scratch, *a = g->a + r0 * g->lda + 2 * p0;
             if (g->b_rows)

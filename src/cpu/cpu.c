@@ -1,5 +1,5 @@
-/* The CPU backend: picks the kernels for this machine, cuts work over the pool's threads, keeps scratch memory. Work is
- * always cut over outputs, never over a reduction, so every thread count gives the same bits. */
+/* The CPU backend: it picks the kernels for this machine, cuts work over the pool's threads, and keeps scratch memory.
+ * Work is always cut over outputs, never over a reduction, so every number of threads gives the same bits. */
 #include "cpu/cpu.h"
 
 #if defined(__x86_64__)
@@ -17,12 +17,12 @@
 #include "cpu/bf16_pairs.h"
 
 struct cpu_backend {
-    struct backend be; /* first: ops cast back */
+    struct backend be; /* The first member, because ops cast a struct backend back. */
     const struct cpu_kernels *k;
     struct pair_space pairs;
     float *scratch, *partial;
     int64_t scratch_floats, partial_floats;
-    double *sums; /* [SUM_ROUND] or NULL */
+    double *sums; /* [SUM_ROUND], or NULL. */
     struct attn_plan plan;
 };
 
@@ -37,14 +37,14 @@ static const struct cpu_isa isa_avx512 = {"avx512", &cpu_kernels_avx512, &cpu_pa
 static const struct cpu_isa isa_avx512bf16 = {"avx512bf16", &cpu_kernels_avx512, &cpu_pairs_avx512bf16};
 static const struct cpu_isa isa_amx = {"amx", &cpu_kernels_avx512, &cpu_pairs_amx};
 
-/* CPUID leaf 7, EDX: bit 22 AMX-BF16, bit 24 AMX-TILE (Intel SDM volume 2, CPUID). */
+/* In CPUID leaf 7, EDX, bit 22 is AMX-BF16 and bit 24 AMX-TILE (Intel SDM volume 2, CPUID). */
 static bool has_amx(void) {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 22) && (d & 1u << 24) && cpu_amx_permitted();
 }
 #endif
 
-/* NULL when this machine lacks it or nothing is called so. */
+/* Returns NULL when this machine lacks the instruction set, or when none has this name. */
 static const struct cpu_isa *isa_named(const char *name) {
     if (strcmp(name, "reference") == 0) return &isa_reference;
 #if defined(__x86_64__)
@@ -62,8 +62,8 @@ static const struct cpu_isa *isa_named(const char *name) {
 
 static const struct cpu_isa *_Atomic chosen;
 
-/* The best this machine has, or what KERNELRL_CPU names; an unusable name falls back here and is refused by
- * cpu_backend_open. */
+/* Returns the best that this machine has, or the one that KERNELRL_CPU names. A name that cannot be used falls back
+ * here, and is refused by cpu_backend_open. */
 const struct cpu_isa *cpu_isa_current(void) {
     const struct cpu_isa *isa = atomic_load(&chosen);
     if (isa) return isa;
@@ -106,8 +106,8 @@ static void cpu_free(struct backend *be, void *p) {
     free(p);
 }
 
-/* First number in a file's beginning, behind key when that is given, or -1. Every training batch asks: no allocation.
- */
+/* Returns the first number in a file's beginning, behind key when that is given, or -1. Every training batch asks, so
+ * nothing is allocated. */
 static int64_t number_in(const char *path, const char *key) {
     char text[2048];
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -121,7 +121,7 @@ static int64_t number_in(const char *path, const char *key) {
     return p && sscanf(p + (key ? strlen(key) : 0), " %lld", &v) == 1 ? (int64_t)v : -1;
 }
 
-/* What the machine has left, or this process's control group where that is less. */
+/* Returns what memory the machine has left, or this process's control group where that is less. */
 static int64_t cpu_available(struct backend *be) {
     (void)be;
     const int64_t kb = number_in("/proc/meminfo", "MemAvailable:");
@@ -142,7 +142,7 @@ static void cpu_zero(struct backend *be, void *dst, size_t bytes) {
     if (bytes) memset(dst, 0, bytes);
 }
 
-/* Scratch grows to a high-water mark and stays: no allocation in steady state. */
+/* Scratch grows to a high-water mark and stays, so nothing is allocated in a steady state. */
 static float *grow(float **p, int64_t *have, int64_t want) {
     if (*have < want) {
         free(*p);
@@ -156,7 +156,8 @@ static float *thread_scratch(struct cpu_backend *c, int64_t floats_each) {
     return grow(&c->scratch, &c->scratch_floats, floats_each * pool_threads(c->be.pool));
 }
 
-/* Waking threads costs microseconds: less work than this per thread stays with the caller. Changes no bit. */
+/* Waking threads costs microseconds, so less work than this for each thread stays with the caller. This changes no
+ * bit. */
 enum { MIN_PRODUCT = 1 << 18, MIN_ELEMENTS = 1 << 14 };
 
 static int64_t row_grain(int64_t elements_per_row) { return i64_max(1, MIN_ELEMENTS / i64_max(1, elements_per_row)); }
@@ -164,7 +165,7 @@ static int64_t row_grain(int64_t elements_per_row) { return i64_max(1, MIN_ELEME
 static enum status cpu_sync(struct backend *be, struct err *e) {
     (void)be;
     (void)e;
-    return ST_OK; /* ops have finished when they return */
+    return ST_OK; /* Ops have finished when they return. */
 }
 
 static void cpu_close(struct backend *be) {
@@ -183,10 +184,10 @@ static void cpu_close(struct backend *be) {
 static void run_gemm(struct backend *be, struct gemm *g) {
     if (g->M <= 0 || g->N <= 0) return;
     const int64_t threads = pool_threads(be->pool), panels = (g->N + PANEL - 1) / PANEL;
-    /* Rows per item: one pass of a block of b over them should pay for fetching it; fewer only where the threads would
-     * otherwise get unequal shares. */
-    /* Where outputs are many and the reduction is short, or outputs fit one strip, there is little to do with what is
-     * fetched (LoRA): then few rows at a time are walked from end to end, as memory likes it. */
+    /* Rows of an item. One pass of a block of b over them should pay for fetching it. There are fewer only where the
+     * threads would otherwise get unequal shares. */
+    /* Where outputs are many and the reduction is short, or where outputs fit one strip, there is little to do with
+     * what is fetched (LoRA). Then few rows at a time are walked from end to end, which memory serves best. */
     const bool thin = g->a_ks == 1 && (panels == 1 || g->K <= 32);
     g->rows_outer = thin;
     g->chunk = i64_min(g->M, thin ? 24 : 240);
@@ -299,7 +300,7 @@ struct cpu_columns {
     float *out;
     const float *src;
     const int32_t *ids;
-    const float *scale; /* of the rows of x, or NULL */
+    const float *scale; /* The factors of the rows of x, or NULL. */
     float a, b;
 };
 
@@ -342,8 +343,8 @@ static void cpu_embed(struct backend *be, struct tensor x, const struct weight *
     pool_for(be->pool, x.rows, row_grain(x.cols), embed_rows, &a);
 }
 
-/* Each thread owns a range of columns and walks all rows in order, so rows that meet in one output add up in a fixed
- * order without sorting or atomics. */
+/* Each thread owns a range of columns and walks all rows in order. So rows with the same output add up in a fixed
+ * order, without sorting or atomics. */
 static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct cpu_columns *p = ctx;
@@ -560,7 +561,7 @@ static void cpu_adamw(struct backend *be, float *w, float *m, float *v, const fl
     pool_for(n < MIN_ELEMENTS ? NULL : be->pool, n, 1024, adamw_range, &p);
 }
 
-enum { SUM_ROUND = 1 << 14 }; /* blocks whose sums are held at a time */
+enum { SUM_ROUND = 1 << 14 }; /* So many blocks' sums are held at a time. */
 
 struct sum_work {
     const float *x;
@@ -610,6 +611,7 @@ enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err
     c->pairs = (struct pair_space){.k = isa->p, .pool = pool};
     c->be = (struct backend){
         .name = isa->name,
+        .kind = isa->name,
         .pool = pool,
         .bf16 = true,
         .logit_chunk_bytes = 16 << 20,

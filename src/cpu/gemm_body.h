@@ -1,13 +1,13 @@
 /* The one matrix micro-kernel and the loops around it. Every product in the engine, attention included, is a call of
- * `micro`: up to MICRO_ROWS rows times V16_NV*16 columns, the reduction index strictly ascending with one fused
- * multiply-add per step and output. Splitting the reduction spills the accumulators to c as f32, which changes no bit.
- */
+ * `micro`. It multiplies up to MICRO_ROWS rows by V16_NV*16 columns. The reduction index ascends strictly, with one
+ * fused multiply-add for each step and output. Where the reduction is split, the accumulators are spilled to c as f32,
+ * which changes no bit. */
 enum { MICRO_ROWS = 6 };
 
 typedef void micro_fn(int64_t kc, const float *a, int64_t rs, int64_t ks, const float *b, int64_t bks, float *c,
                       int64_t ldc, int64_t nc, const float *bias, enum micro_init init);
 
-/* The reduction itself. `ahead` (or NULL) is what will be wanted next, laid out like b: it is fetched at the pace at
+/* The reduction itself. `ahead` (or NULL) is what will be wanted next, laid out like b. It is fetched at the pace at
  * which b is used up, because no hardware prefetcher follows a block table. */
 ALWAYS_INLINE void micro_steps(const int mr, const int nv, v16 acc[MICRO_ROWS][V16_NV], int64_t kc, const float *a,
                                int64_t rs, int64_t ks, const float *b, int64_t bks, const float *ahead) {
@@ -84,7 +84,7 @@ static micro_fn *const micro_table[V16_NV][MICRO_ROWS] = {MICRO_ROW(1), MICRO_RO
 static micro_fn *const micro_table[V16_NV][MICRO_ROWS] = {MICRO_ROW(1)};
 #endif
 
-/* c [m rows, nc columns] (+)= a b for nc <= any; b rows are bks apart and padded to a multiple of 16 columns. */
+/* c [m rows, nc columns] (+)= a b, for any nc. Rows of b are bks apart, and padded to a multiple of 16 columns. */
 static void micro_block(int64_t m, int64_t nc, int64_t kc, const float *a, int64_t rs, int64_t ks, const float *b,
                         int64_t bks, float *c, int64_t ldc, const float *bias, enum micro_init init) {
     for (int64_t j = 0; j < nc; j += 16 * V16_NV) {
@@ -92,7 +92,8 @@ static void micro_block(int64_t m, int64_t nc, int64_t kc, const float *a, int64
         micro_fn *const *fn = micro_table[(w + 15) / 16 - 1];
         for (int64_t i = 0; i < m;) {
             int64_t mr = i64_min(m - i, MICRO_ROWS);
-            if (m - i > MICRO_ROWS && m - i < 2 * MICRO_ROWS) mr = (m - i + 1) / 2; /* 7 rows: 4+3, not 6+1 */
+            /* 7 rows are cut into 4+3, not 6+1. */
+            if (m - i > MICRO_ROWS && m - i < 2 * MICRO_ROWS) mr = (m - i + 1) / 2;
             fn[mr - 1](kc, a + i * rs, rs, ks, b + j, bks, c + i * ldc + j, ldc, w, bias ? bias + j : NULL, init);
             i += mr;
         }
@@ -112,11 +113,11 @@ static void gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
         const float *bias = g->bias ? g->bias + n0 : NULL;
         enum micro_init init = g->accumulate ? INIT_LOAD : bias ? INIT_BIAS : INIT_ZERO;
         int64_t k0 = 0;
-        do { /* runs once for an empty reduction, which still writes c */
+        do { /* This runs once for an empty reduction, which still writes c. */
             const int64_t kc = i64_min(GEMM_KC, g->K - k0);
             const float *b;
             if (g->b_ld) {
-                /* Copied so that a stride of whole pages cannot throw the block out of the first-level cache. */
+                /* The block is copied, so that a stride of whole pages cannot throw it out of the first-level cache. */
                 const int64_t padded = (nc + 15) & ~(int64_t)15;
                 for (int64_t k = 0; k < kc; k++) {
                     const float *src = g->b + (k0 + k) * g->b_ld + n0;
@@ -134,7 +135,7 @@ static void gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-/* Panels [begin,end) of the packed form of w [N,K]: packed[panel][k][j] = w[panel*PANEL + j][k], zeros beyond N. */
+/* Packs panels [begin,end) of w [N,K]: packed[panel][k][j] = w[panel*PANEL + j][k], with zeros beyond N. */
 static void pack_panels(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct pack_args *p = ctx;

@@ -1,6 +1,5 @@
-/* Products of bf16 pairs for CPUs with AMX tiles (Sapphire Rapids and later). The order of tdpbf16ps, which is not that
- * of vdpbf16ps, is written in tensor/ops.h. Whoever calls these has asked the kernel for the tile registers
- * (cpu_amx_permitted). */
+/* Products of bf16 pairs for CPUs with AMX tiles (Sapphire Rapids and later). The order of tdpbf16ps is not that of
+ * vdpbf16ps; tensor/ops.h has it. Callers have asked the kernel for the tile registers (cpu_amx_permitted). */
 #if defined(__x86_64__)
 #pragma GCC target("amx-tile,amx-bf16,avx512f,avx512bf16,avx2,fma,prefer-vector-width=512")
 #define V16_AVX512
@@ -16,12 +15,13 @@
 #include "cpu/bf16_pairs_body.h"
 
 bool cpu_amx_permitted(void) {
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 }; /* Linux, Documentation/arch/x86/xstate.rst */
+    /* From Linux, Documentation/arch/x86/xstate.rst. */
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-/* Every tile is 16 rows of 64 bytes: 16 floats of c, 32 elements of a row of a, 16 pairs of b. */
-enum { TILE = 16, AMX_KC = 1024 }; /* AMX_KC pairs of a panel stay in the second-level cache */
+/* Every tile is 16 rows of 64 bytes: 16 floats of c, 32 elements of a row of a, or 16 pairs of b. */
+enum { TILE = 16, AMX_KC = 1024 }; /* AMX_KC pairs of a panel stay in the second-level cache. */
 static const struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -31,7 +31,7 @@ static const struct {
 /* The compiler does not know that a tile load reads memory. */
 #define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
-/* c [16][PAIR_PANEL] += a [16 rows] b [panel] over `steps` tiles. */
+/* c [16][PAIR_PANEL] += a [16 rows] b [panel], over `steps` tiles. */
 static void amx_16(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c, int64_t ldc) {
     const int64_t cs = ldc * 4, as = lda * 2, bs = PAIR_PANEL * 4;
     MEMORY_BARRIER();
@@ -51,7 +51,7 @@ static void amx_16(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t
     _tile_stored(1, c + TILE, cs);
 }
 
-/* The same for 32 rows: four products for four loads. */
+/* The same for 32 rows, with four products for four loads. */
 static void amx_32(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c, int64_t ldc) {
     const int64_t cs = ldc * 4, as = lda * 2, bs = PAIR_PANEL * 4;
     float *lower = c + TILE * ldc;
@@ -86,8 +86,8 @@ static void amx_rows(int64_t m, int64_t steps, const uint16_t *a, int64_t lda, c
         amx_16(steps, a, lda, b, c, ldc);
 }
 
-/* The same items as pair_gemm_items. Tiles accumulate onto c, so c is begun first; where there are no 16 or 32 whole
- * rows or no whole panel the product is made in a buffer. Rows of a are readable up to a multiple of 16. */
+/* Computes the same items as pair_gemm_items. Tiles accumulate onto c, so c is begun first. Where there are no 16 or 32
+ * whole rows, or no whole panel, the product is made in a buffer. Rows of a can be read up to a multiple of 16. */
 static void amx_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct gemm16 *g = ctx;
     uint16_t *scratch = g->b_rows ? g->scratch + (int64_t)thread * PAIR_KC * 2 * PAIR_PANEL : NULL;

@@ -1,4 +1,4 @@
-/* Products of bf16 pairs for CPUs with AVX512_BF16; the other kernels are those of isa_avx512.c. */
+/* Products of bf16 pairs for CPUs with AVX512_BF16. isa_avx512.c has the other kernels. */
 #if defined(__x86_64__)
 #pragma GCC target("avx512f,avx512bf16,avx2,fma,prefer-vector-width=512")
 #define V16_AVX512

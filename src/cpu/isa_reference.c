@@ -1,4 +1,5 @@
-/* The kernels in plain C, one lane at a time: any machine, and the bits the others must reproduce. */
+/* The kernels in plain C, one lane at a time. They run on any machine, and have the bits that the others must
+ * reproduce. */
 #define KERNELS cpu_kernels_reference
 #define BF16_PAIRS cpu_pairs_reference
 #define KERNELS_NAME "reference"

@@ -1,5 +1,5 @@
-/* All kernels of one instruction set. Included once by each isa_*.c, which defines KERNELS (the table's name) and
- * KERNELS_NAME, BF16_PAIRS (the table for bf16 operands) and sets the compiler's target first. */
+/* All kernels of one instruction set. Each isa_*.c includes this file once. Before, it defines KERNELS (the table's
+ * name), KERNELS_NAME and BF16_PAIRS (the table for bf16 operands), and sets the compiler's target. */
 #include <math.h>
 #include <string.h>
 

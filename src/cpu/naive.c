@@ -34,7 +34,8 @@ static float flushed(float x) { return fpclassify(x) == FP_SUBNORMAL ? copysignf
 float ref_bf16(float x) {
     if (isnan(x) || isinf(x) || x == 0) return x;
     int e;
-    const double f = frexp((double)x, &e); /* x = f 2^e, 1/2 <= |f| < 1: eight bits of it stay */
+    /* x = f 2^e with 1/2 <= |f| < 1. Eight bits of f stay. */
+    const double f = frexp((double)x, &e);
     if (e <= -126) return copysignf(0.0f, x);
     return (float)ldexp(nearbyint(ldexp(f, 8)), e - 8);
 }
@@ -48,7 +49,7 @@ void ref_product_bf16(float *c, int64_t ldc, const float *a, int64_t a_m, int64_
             float s = accumulate ? c[m * ldc + n] : bias ? bias[n] : 0.0f;
             const int64_t step = tiles ? 32 : 2;
             for (int64_t k0 = 0; k0 < K; k0 += step) {
-                float x[32] = {0}, w[32] = {0}; /* zeros where the reduction has ended */
+                float x[32] = {0}, w[32] = {0}; /* They are zeros where the reduction has ended. */
                 for (int64_t k = k0; k < K && k < k0 + step; k++) {
                     x[k - k0] = a[m * a_m + k * a_k];
                     w[k - k0] = b[n * b_n + k * b_k];

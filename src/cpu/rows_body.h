@@ -1,4 +1,4 @@
-/* Ops that work row by row. Contracts in tensor/ops.h. */
+/* Ops that work row by row. tensor/ops.h has the contracts. */
 
 ALWAYS_INLINE float *row_of(struct tensor t, int64_t r) { return (float *)t.data + r * t.ld; }
 
@@ -17,7 +17,8 @@ ALWAYS_INLINE void norm_row(float *y, const float *x, const float *gain, int64_t
         v_store_n(y + j, v_mul(v_mul(v_load_n(x + j, n - j), r), v_load_n(gain + j, n - j)), n - j);
 }
 
-/* y = x r gain, r = 1/sqrt(mean(x^2)+eps):  dx = r (dy gain - xh mean(dy gain xh)), xh = x r;  dgain += dy xh. */
+/* The gradient of y = x r gain with r = 1/sqrt(mean(x^2)+eps). With xh = x r: dx = r (dy gain - xh mean(dy gain xh)),
+ * dgain += dy xh. */
 ALWAYS_INLINE void norm_row_grad(float *dx, const float *dy, const float *x, const float *gain, float *dgain, int64_t n,
                                  float eps, bool accumulate) {
     const float rs = rstd_of(x, n, eps);
@@ -43,7 +44,7 @@ static void rmsnorm_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t t = begin; t < end; t++) norm_row(row_of(p->y, t), row_of(p->x, t), p->gain, p->x.cols, p->eps);
 }
 
-/* Over blocks of ROW_BLOCK rows. */
+/* Works over blocks of ROW_BLOCK rows. */
 static void rmsnorm_grad_blocks(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct rmsnorm_args *p = ctx;
@@ -56,7 +57,7 @@ static void rmsnorm_grad_blocks(void *ctx, int64_t begin, int64_t end, int threa
     }
 }
 
-/* (a,b) -> scale * (a cos - b sin, b cos + a sin); sign = -1 turns back. y may alias x. */
+/* (a,b) -> scale * (a cos - b sin, b cos + a sin). sign = -1 turns back. y may alias x. */
 ALWAYS_INLINE void rotate_head(float *y, const float *x, const float *cs, const float *sn, int64_t half, float sign,
                                float scale) {
     const v16 sg = v_set1(sign), sc = v_set1(scale);
@@ -133,7 +134,7 @@ static void swiglu_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-/* silu(g) = g s, s = sigmoid(g): silu'(g) = s (1 + g (1 - s)). */
+/* silu(g) = g s with s = sigmoid(g), so silu'(g) = s (1 + g (1 - s)). */
 static void swiglu_grad_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct swiglu_args *p = ctx;
@@ -161,7 +162,7 @@ ALWAYS_INLINE float row_max(const float *x, int64_t n) {
     return best;
 }
 
-/* Sum of exp(x - max), and of exp(x - max) (x - max), of a chunk, in the fixed order. */
+/* Sums exp(x - max), and exp(x - max) (x - max), over a chunk, in the fixed order. */
 ALWAYS_INLINE float chunk_sumexp(const float *x, int64_t n, float max, float *weighted) {
     const v16 m = v_set1(max);
     v16 s = v_zero(), w = v_zero();
@@ -174,7 +175,7 @@ ALWAYS_INLINE float chunk_sumexp(const float *x, int64_t n, float max, float *we
     return v_sum(s);
 }
 
-/* The same of a row, from the sums of its chunks. */
+/* The same over a row, from the sums of its chunks. */
 ALWAYS_INLINE float row_sumexp(const float *x, int64_t n, float max, float *weighted) {
     float s = 0, w = 0;
     for (int64_t j = 0; j < n; j += LOGIT_CHUNK) {

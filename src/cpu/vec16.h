@@ -1,5 +1,5 @@
-/* v16: sixteen float lanes: one AVX-512 register, two AVX2 registers, or an array. Every function gives the same bits
- * in all three. Included by isa_*.c only, after V16_AVX512, V16_AVX2 or nothing was defined. */
+/* v16: sixteen float lanes. They are one AVX-512 register, two AVX2 registers, or an array. Every function gives the
+ * same bits in all three. Only isa_*.c include this file, after defining V16_AVX512, V16_AVX2 or nothing. */
 #ifndef KERNELRL_CPU_VEC16_H
 #define KERNELRL_CPU_VEC16_H
 
@@ -9,7 +9,7 @@
 
 #if defined(V16_AVX512) || defined(V16_AVX2)
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
-#else /* arrays gain nothing from it, and sanitizers take minutes over the result */
+#else /* Arrays gain nothing from it, and sanitizers take minutes over the result. */
 #define ALWAYS_INLINE static __attribute__((noinline, unused))
 #endif
 
@@ -28,10 +28,10 @@ ALWAYS_INLINE v16 v_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
 ALWAYS_INLINE v16 v_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
 ALWAYS_INLINE v16 v_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
 ALWAYS_INLINE v16 v_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
-/* a < b ? a : b and a > b ? a : b: with a NaN the second operand. */
+/* a < b ? a : b and a > b ? a : b. With a NaN the second operand is taken. */
 ALWAYS_INLINE v16 v_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
 ALWAYS_INLINE v16 v_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
-/* 2^n times a, where t = n + 1.5*2^23 as a float: n sits in t's low bits. */
+/* 2^n times a, where t = n + 1.5*2^23 as a float, so that n sits in the low bits of t. */
 ALWAYS_INLINE v16 v_scale2(v16 a, v16 t) {
     __m512i n = _mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127)), 23);
     return _mm512_mul_ps(a, _mm512_castsi512_ps(n));
@@ -40,7 +40,7 @@ ALWAYS_INLINE v16 v_scale2(v16 a, v16 t) {
 ALWAYS_INLINE v16 v_zero_below(v16 a, v16 x, v16 lim) {
     return _mm512_maskz_mov_ps((__mmask16)~_mm512_cmp_ps_mask(x, lim, _CMP_LT_OQ), a);
 }
-ALWAYS_INLINE v16 v_first(v16 a, int64_t n) { return _mm512_maskz_mov_ps(v_mask(n), a); } /* lanes >= n become 0 */
+ALWAYS_INLINE v16 v_first(v16 a, int64_t n) { return _mm512_maskz_mov_ps(v_mask(n), a); } /* Lanes >= n become 0. */
 #define V16_NV 4
 
 #elif defined(V16_AVX2)
@@ -96,7 +96,7 @@ ALWAYS_INLINE v16 v_first(v16 a, int64_t n) {
 }
 #define V16_NV 1
 
-#else /* plain C: correct on any machine, and what "reference" means */
+#else /* Plain C is correct on any machine, and is what "reference" means. */
 typedef struct {
     float f[16];
 } v16;
@@ -132,7 +132,7 @@ ALWAYS_INLINE v16 v_first(v16 a, int64_t n) { V16_LANES(i < n ? a.f[i] : 0.0f); 
 #define V16_NV 1
 #endif
 
-/* The fixed fold of sixteen lanes: 8+8, 4+4, 2+2, 1+1; the maximum goes the same way. */
+/* The fixed fold of sixteen lanes: 8+8, 4+4, 2+2, 1+1. The maximum goes the same way. */
 #if defined(V16_AVX512) || defined(V16_AVX2)
 ALWAYS_INLINE float v_sum(v16 a) {
 #if defined(V16_AVX512)
@@ -169,10 +169,11 @@ ALWAYS_INLINE float v_maximum(v16 a) {
 }
 #endif
 
-/* exp(x) = 2^n e^r, n = round(x / ln 2), |r| <= ln2/2, e^r by its Taylor series to r^7 (next term 5e-9 relative). ln 2
- * is split in two so that r keeps its low bits. Contract in tensor/ops.h (exp_f32). */
+/* exp(x) = 2^n e^r with n = round(x / ln 2) and |r| <= ln2/2, and e^r by its Taylor series to r^7 (the next term is
+ * 5e-9 relative). ln 2 is split in two, so that r keeps its low bits. tensor/ops.h has the contract (exp_f32). */
 ALWAYS_INLINE v16 v_exp(v16 x) {
-    const v16 magic = v_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    /* 1.5 * 2^23: adding it rounds to an integer. */
+    const v16 magic = v_set1(12582912.0f);
     v16 xc = v_min(v_set1(88.3f), x);
     v16 t = v_fma(xc, v_set1(1.44269504f), magic);
     v16 n = v_sub(t, magic);

@@ -5,8 +5,8 @@
 static void one_rank(void **state) {
     (void)state;
     struct comm *c;
-    CHECK_FAILS(comm_open("mpi4", &c, &err), ST_UNSUPPORTED, "ranks \"mpi4\": expected auto or self");
-    CHECK(comm_open("auto", &c, &err));
+    CHECK_FAILS(comm_open("mpi4", NULL, &c, &err), ST_UNSUPPORTED, "ranks \"mpi4\": expected auto, self or mpi");
+    CHECK(comm_open("auto", NULL, &c, &err));
     assert_true(c->rank == 0 && c->size == 1 && c->local_rank == 0);
     int64_t v[2] = {-3, 7};
     char text[] = "abc", all[4] = {0};
@@ -16,7 +16,14 @@ static void one_rank(void **state) {
     assert_string_equal(text, "abc");
     CHECK(c->allgather(c, text, sizeof text, all, &err));
     assert_string_equal(all, "abc");
-    assert_true(c->take(c) == 0 && c->take(c) == 1);
+    bool there = true;
+    int from;
+    size_t n;
+    CHECK(c->probe(c, &there, &from, &n, &err));
+    assert_false(there);
+    const struct byte_span part = {0, sizeof text};
+    CHECK(c->exchange(c, text, &part, all, &part, &err));
+    assert_string_equal(all, "abc");
     CHECK_FAILS(c->bcast(c, 1, text, 1, &err), ST_INVALID, "no rank 1");
     CHECK_FAILS(c->send(c, 1, text, 1, &err), ST_INVALID, "no other rank 1");
     CHECK_FAILS(c->recv(c, 0, text, 1, &err), ST_INVALID, "no other rank 0");
@@ -24,10 +31,24 @@ static void one_rank(void **state) {
     comm_close(NULL);
 }
 
+/* Rank 1 of two has failed. */
 static enum status another_failed(struct comm *c, int64_t *v, int n, struct err *e) {
     (void)c, (void)n, (void)e;
-    if (*v < ST_MEMORY) *v = ST_MEMORY;
+    if (*v < 1) *v = 1;
     return ST_OK;
+}
+static enum status its_message(struct comm *c, int root, void *p, size_t n, struct err *e) {
+    static const int64_t status = ST_MEMORY;
+    (void)e;
+    if (root == c->rank) return ST_OK;
+    assert_true(root == 1 && n > 20);
+    memcpy(p, &status, sizeof status);
+    memcpy((char *)p + sizeof status, "no room", 8);
+    return ST_OK;
+}
+static enum status is_lost(struct comm *c, int64_t *v, int n, struct err *e) {
+    (void)c, (void)v, (void)n;
+    return FAIL(e, ST_LOST, "the way is lost");
 }
 
 static void all_ranks_fail_together(void **state) {
@@ -37,11 +58,15 @@ static void all_ranks_fail_together(void **state) {
     err = (struct err){.msg = "mine"};
     assert_int_equal(comm_agree(&c, ST_PARSE, &err), ST_PARSE);
     assert_string_equal(err.msg, "mine");
+    c.size = 2;
     c.max_i64 = another_failed;
-    CHECK_FAILS(comm_agree(&c, ST_OK, &err), ST_MEMORY, "another rank failed");
+    c.bcast = its_message;
+    CHECK_FAILS(comm_agree(&c, ST_OK, &err), ST_MEMORY, "rank 1: no room");
     err = (struct err){.msg = "mine"};
     assert_int_equal(comm_agree(&c, ST_PARSE, &err), ST_PARSE);
     assert_string_equal(err.msg, "mine");
+    c.max_i64 = is_lost;
+    CHECK_FAILS(comm_agree(&c, ST_OK, &err), ST_LOST, "the way is lost");
 }
 
 static void sums_are_made_in_order(void **state) {
@@ -63,9 +88,9 @@ static void sums_are_made_in_order(void **state) {
                     leaf[i] = (float)(rng_normal(&r) * (j % 2 ? 1e-6 : 1e3)); /* another order has other bits */
                     want[i] += leaf[i];
                 }
-                fold_add(f, leaf);
+                CHECK(fold_add(f, leaf, 1, &err));
             }
-            fold_end(f, sum);
+            CHECK(fold_end(f, sum, &err));
             assert_memory_equal(sum, want, (size_t)n * sizeof *want);
         }
         fold_close(f);

@@ -1,35 +1,71 @@
 #include "dist/fold.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "tensor/backend.h"
+
+/* Floats of a slice that travel at a time: what arrives of them takes as many bytes for each rank. */
+enum { CHUNK = 1 << 24 };
 
 struct fold {
     struct comm *comm;
     struct backend *be;
-    float *sum; /* [n] */
-    int64_t n;
+    float *sum; /* of this rank's slice, [slice_n] */
+    int64_t n, slice_at, slice_n, chunk;
+    /* Several ranks: the same part of all leaves, one behind the other, on the device [size, chunk] or, through host
+     * memory, [chunk]; the leaf and what arrives in host memory, NULL where devices reach each other; which bytes go
+     * where. */
+    float *arrived, *leaf_host, *arrived_host;
+    struct byte_span *out, *in; /* [size] */
 };
 
+/* Slices of whole runs of SUM_BLOCK, as even as can be. */
+static void slice_of(int64_t n, int size, int rank, int64_t *at, int64_t *count) {
+    const int64_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
+    const int64_t begin = blocks * rank / size * SUM_BLOCK, end = blocks * (rank + 1) / size * SUM_BLOCK;
+    *at = i64_min(begin, n);
+    *count = i64_min(end, n) - *at;
+}
+
+static bool direct(const struct fold *f) { return f->be->peers == f->comm->size && f->comm->size > 1; }
+
 enum status fold_open(struct comm *c, struct backend *be, int64_t n, struct fold **out, struct err *e) {
-    *out = NULL;
-    const int64_t bytes = n * (int64_t)sizeof(float), have = be->mem_available(be);
-    float *sum = bytes < have ? be->mem_alloc(be, (size_t)bytes) : NULL;
-    if (!sum)
+    struct fold *f = *out = xcalloc(1, sizeof *f);
+    *f = (struct fold){.comm = c, .be = be, .n = n};
+    slice_of(n, c->size, c->rank, &f->slice_at, &f->slice_n);
+    f->chunk = i64_min(CHUNK, n / c->size / SUM_BLOCK * SUM_BLOCK + SUM_BLOCK);
+    const int64_t room = (f->slice_n + 16) & ~(int64_t)15; /* what lies behind begins at 64 bytes */
+    const int64_t arrive = c->size == 1 ? 0 : f->chunk * (direct(f) ? c->size : 1);
+    const int64_t bytes = (room + arrive) * (int64_t)sizeof(float), have = be->mem_available(be);
+    f->sum = bytes < have ? be->mem_alloc(be, (size_t)bytes) : NULL;
+    if (!f->sum) {
+        fold_close(f);
+        *out = NULL;
         return FAIL(e, ST_MEMORY, "the sum of the gradients needs %.2f GB, of which %.2f GB are free",
                     (double)bytes * 1e-9, (double)have * 1e-9);
-    *out = xcalloc(1, sizeof **out);
-    **out = (struct fold){c, be, sum, n};
+    }
+    if (c->size == 1) return ST_OK;
+    f->arrived = f->sum + room;
+    f->out = xcalloc((size_t)c->size, sizeof *f->out);
+    f->in = xcalloc((size_t)c->size, sizeof *f->in);
+    if (direct(f)) return ST_OK;
+    f->leaf_host = xmalloc((size_t)n * sizeof *f->leaf_host);
+    f->arrived_host = xmalloc((size_t)(f->chunk * c->size) * sizeof *f->arrived_host);
     return ST_OK;
 }
 
 void fold_close(struct fold *f) {
     if (!f) return;
     f->be->mem_free(f->be, f->sum);
+    free(f->leaf_host);
+    free(f->arrived_host);
+    free(f->out);
+    free(f->in);
     free(f);
 }
 
-void fold_begin(struct fold *f) { f->be->mem_zero(f->be, f->sum, (size_t)f->n * sizeof(float)); }
+void fold_begin(struct fold *f) { f->be->mem_zero(f->be, f->sum, (size_t)f->slice_n * sizeof(float)); }
 
 /* acc += x as 1 x + 1 acc: products by one are exact, so that each element is rounded once. Rows of SUM_BLOCK, and the
  * rest as one row. */
@@ -40,6 +76,90 @@ static void add(struct backend *be, float *acc, const float *x, int64_t n) {
     if (n > at) be->axpby(be, tensor_full(acc + at, 1, n - at), 1, tensor_full(from + at, 1, n - at), 1);
 }
 
-void fold_add(struct fold *f, const float *leaf) { add(f->be, f->sum, leaf, f->n); }
+static struct byte_span floats(int64_t at, int64_t n) {
+    return (struct byte_span){(size_t)at * sizeof(float), (size_t)n * sizeof(float)};
+}
 
-void fold_end(struct fold *f, float *sum) { f->be->mem_copy(f->be, sum, f->sum, (size_t)f->n * sizeof(float)); }
+/* Floats of a slice of n that its chunk from `at` on has. */
+static int64_t chunk_of(const struct fold *f, int64_t n, int64_t at) { return i64_max(0, i64_min(f->chunk, n - at)); }
+
+/* Where the chunk from `at` on of each rank's slice lies in a leaf, and where those of this rank's slice arrive. */
+static void lay_out(struct fold *f, bool leaf, int leaves, int64_t at) {
+    for (int r = 0; r < f->comm->size; r++) {
+        int64_t slice, n;
+        slice_of(f->n, f->comm->size, r, &slice, &n);
+        f->out[r] = floats(slice + at, leaf ? chunk_of(f, n, at) : 0);
+        f->in[r] = floats(r * f->chunk, r < leaves ? chunk_of(f, f->slice_n, at) : 0);
+    }
+}
+
+/* Chunks of the longest slice: all ranks go through as many. */
+static int64_t longest_slice(const struct fold *f) {
+    return ((f->n + SUM_BLOCK - 1) / SUM_BLOCK + f->comm->size - 1) / f->comm->size * SUM_BLOCK;
+}
+
+/* Devices reach each other: all is queued. */
+static enum status add_direct(struct fold *f, const float *leaf, int leaves) {
+    struct backend *be = f->be;
+    for (int64_t at = 0; at < longest_slice(f); at += f->chunk) {
+        const int64_t n = chunk_of(f, f->slice_n, at);
+        lay_out(f, leaf != NULL, leaves, at);
+        be->peers_exchange(be, leaf, f->out, f->arrived, f->in);
+        for (int r = 0; r < leaves && n > 0; r++)
+            add(be, f->sum + at, r == f->comm->rank ? leaf + f->slice_at + at : f->arrived + r * f->chunk, n);
+    }
+    return ST_OK;
+}
+
+static enum status add_through_host(struct fold *f, const float *leaf, int leaves, struct err *e) {
+    struct backend *be = f->be;
+    if (leaf) {
+        be->mem_get(be, f->leaf_host, leaf, (size_t)f->n * sizeof *leaf);
+        TRY(be->sync(be, e));
+    }
+    for (int64_t at = 0; at < longest_slice(f); at += f->chunk) {
+        const int64_t n = chunk_of(f, f->slice_n, at);
+        lay_out(f, leaf != NULL, leaves, at);
+        TRY(f->comm->exchange(f->comm, f->leaf_host, f->out, f->arrived_host, f->in, e));
+        for (int r = 0; r < leaves && n > 0; r++) {
+            be->mem_put(be, f->arrived, f->arrived_host + r * f->chunk, (size_t)n * sizeof(float));
+            add(be, f->sum + at, f->arrived, n);
+        }
+        TRY(be->sync(be, e)); /* the next chunk is written to the same memory */
+    }
+    return ST_OK;
+}
+
+enum status fold_add(struct fold *f, const float *leaf, int leaves, struct err *e) {
+    ASSERT(leaves <= f->comm->size && (leaf != NULL) == (f->comm->rank < leaves));
+    if (f->comm->size > 1) return direct(f) ? add_direct(f, leaf, leaves) : add_through_host(f, leaf, leaves, e);
+    add(f->be, f->sum, leaf, f->n);
+    return ST_OK;
+}
+
+float *fold_sum(struct fold *f) {
+    ASSERT(f->comm->size == 1);
+    return f->sum;
+}
+
+enum status fold_end(struct fold *f, float *sum, struct err *e) {
+    struct comm *c = f->comm;
+    struct backend *be = f->be;
+    be->mem_copy(be, sum + f->slice_at, f->sum, (size_t)f->slice_n * sizeof(float));
+    if (c->size == 1) return ST_OK;
+    for (int r = 0; r < c->size; r++) {
+        int64_t at, n;
+        slice_of(f->n, c->size, r, &at, &n);
+        f->out[r] = floats(f->slice_at, f->slice_n);
+        f->in[r] = floats(at, n);
+    }
+    if (direct(f)) {
+        be->peers_exchange(be, sum, f->out, sum, f->in);
+        return ST_OK;
+    }
+    be->mem_get(be, f->leaf_host + f->slice_at, f->sum, (size_t)f->slice_n * sizeof(float));
+    TRY(be->sync(be, e));
+    TRY(c->exchange(c, f->leaf_host, f->out, f->leaf_host, f->in, e));
+    be->mem_put(be, sum, f->leaf_host, (size_t)f->n * sizeof(float));
+    return be->sync(be, e);
+}

@@ -34,6 +34,7 @@ void sample_free(struct sample *s) {
     free(s->ids);
     free(s->logp);
     free(s->entropy);
+    free(s->rank);
     free(s->top_ids);
     free(s->top_logp);
     free(s->id_logp);
@@ -148,9 +149,11 @@ static enum status reserve(struct engine *en, int64_t want, int64_t least, int t
 enum status engine_open(struct model *m, const struct engine_options *o, struct engine **out, struct err *e) {
     *out = NULL;
     const struct model_config *c = model_cfg(m);
-    if (o->memory_bytes < 0 || o->max_batch < 0 || o->vocab_limit < 0 || o->prefill_tokens < 0)
+    if (o->memory_bytes < 0 || o->max_batch < 0 || o->vocab_limit < 0 || o->prefill_tokens < 0 ||
+        o->adapter_bytes < 0 || o->adapter_host_bytes < 0)
         return FAIL(e, ST_INVALID,
-                    "engine: memory_bytes, max_batch, vocab_limit and prefill_tokens: expected values >= 0");
+                    "engine: memory_bytes, max_batch, vocab_limit, prefill_tokens, adapter_bytes and "
+                    "adapter_host_bytes: expected values >= 0");
     struct engine *en = xcalloc(1, sizeof *en);
     en->m = m;
     en->opt = *o;
@@ -159,6 +162,8 @@ enum status engine_open(struct model *m, const struct engine_options *o, struct 
     if (en->opt.prefill_tokens == 0) en->opt.prefill_tokens = ENGINE_PREFILL;
     if (en->opt.vocab_limit == 0 || en->opt.vocab_limit > c->V) en->opt.vocab_limit = c->V;
     sampler_init(&en->sampler, c->V, en->opt.vocab_limit);
+    processors_init(&en->processors, c->V);
+    en->distribution = xmalloc((size_t)c->V * sizeof(float));
     en->kept_logits = xmalloc((size_t)c->V * sizeof(float));
     queue_init(en);
     *out = en;
@@ -171,6 +176,8 @@ void engine_close(struct engine *en) {
     start_over(en);
     for (int i = 0; i < en->cap; i++) str_free(&en->slot[i].tail);
     sampler_free(&en->sampler);
+    processors_free(&en->processors);
+    free(en->distribution);
     free(en->slot);
     free(en->order);
     free(en->spare);
@@ -195,15 +202,16 @@ struct engine_stats engine_stats(const struct engine *en) {
 
 /* ---- drawing and stopping -----------------------------------------------------------------------------------------*/
 
-/* Adds the token's bytes and says whether a stop string is complete. It may have begun in an earlier token, so as many
- * bytes as the longest stop string could still use are kept. */
+/* Adds the token's bytes and says whether a stop string is complete with it. It may have begun in an earlier token, so
+ * as many bytes as the longest stop string could still use are kept. */
 static bool stop_string_hit(const struct engine *en, struct flight *f, const struct sample_params *p, int32_t id) {
+    const size_t had = f->tail.len;
     size_t n, longest = 0;
     const char *bytes = en->opt.token_bytes(en->opt.token_ctx, id, &n);
     str_add(&f->tail, bytes, n);
     for (int i = 0; i < p->n_stop_strings; i++) {
-        size_t m = strlen(p->stop_strings[i]);
-        if (mem_find(f->tail.p, f->tail.len, p->stop_strings[i], m)) return true;
+        const size_t m = strlen(p->stop_strings[i]), from = had < m ? 0 : had - (m - 1);
+        if (f->n > p->min_tokens && mem_find(f->tail.p + from, f->tail.len - from, p->stop_strings[i], m)) return true;
         if (m > longest) longest = m;
     }
     if (f->tail.len >= longest) {
@@ -256,18 +264,20 @@ static void tell(const struct engine *en, const struct flight *f, bool last) {
     q->sink(q->sink_ctx, &t);
 }
 
+/* A sample cannot go on, for this reason. Always true. */
+static bool fail_sample(struct engine *en, const struct flight *f, enum status st, const char *why) {
+    const struct request *q = &f->t->req;
+    FAIL(&f->t->err, st, "request %lld (id %llu), sample %d: %s after %d tokens", (long long)f->t->label,
+         (unsigned long long)q->id, f->sample, why, q->n_prompt + f->n);
+    fail_request(en, f->t, st);
+    return true;
+}
+
 /* Adds a drawn token to its sample. True: the sample has ended, or its request has failed. */
 static bool accept_token(struct engine *en, struct flight *f, int32_t id, float logp, float entropy) {
     const struct request *q = &f->t->req;
     struct sample *s = sample_of(f);
-    if (id < 0 || !isfinite(logp)) {
-        fail_request(
-            en, f->t,
-            FAIL(&f->t->err, ST_FAILED,
-                 "request %lld (id %llu), sample %d: the model gives logits that are not finite after %d tokens",
-                 (long long)f->t->label, (unsigned long long)q->id, f->sample, q->n_prompt + f->n));
-        return true;
-    }
+    if (id < 0 || !isfinite(logp)) return fail_sample(en, f, ST_FAILED, "the model gives logits that are not finite");
     f->own_tokens[q->n_prompt + f->n] = id;
     f->logp[f->n] = logp;
     f->entropy[f->n] = entropy;
@@ -290,25 +300,47 @@ static double random_at(const struct flight *f, int n) {
 }
 static double random_of(const struct flight *f) { return random_at(f, f->n); }
 
+static bool nothing_left(const struct engine *en, const float *logits) {
+    for (int32_t i = 0; i < en->opt.vocab_limit; i++)
+        if (logits[i] != -INFINITY) return false;
+    return true;
+}
+
 /* Draws the next token of a sample from its row of logits. */
 static bool take_token(struct engine *en, struct flight *f, const float *logits) {
-    float entropy = 0;
-    const int32_t id = sampler_draw(&en->sampler, logits, &f->t->req.params, random_of(f));
-    const float logp = id < 0 ? NAN : logprob_row(logits, en->cfg.V, id, &entropy);
-    if (isfinite(logp)) logprobs_of_row(en, &f->t->req, logits);
+    const struct request *q = &f->t->req;
+    const float *from = processors_row(&en->processors, &q->params, f->own_tokens, q->n_prompt, f->n, logits);
+    const int32_t id = sampler_draw(&en->sampler, from, &q->params, random_of(f));
+    float entropy = 0, logp = NAN;
+    if (id < 0 && from != logits && nothing_left(en, from))
+        return fail_sample(en, f, ST_INVALID, "allowed_token_ids, bad_words, logit_bias and min_tokens leave no token");
+    if (id < 0) return accept_token(en, f, id, logp, entropy);
+    if (q->processed_logprobs) {
+        sampler_distribution(&en->sampler, from, &q->params, en->distribution);
+        logits = en->distribution;
+    }
+    logp = logprob_row(logits, en->cfg.V, id, &entropy);
+    if (isfinite(logp)) logprobs_of_row(en, q, logits);
     return accept_token(en, f, id, logp, entropy);
 }
 
-/* What a step is to do with the last row of f, which feeds all it has or a part. The device draws for samples, unless
- * top-k or top-p ask for an order, or the request for further log-probabilities; the first tokens of a prompt's samples
- * are all drawn from one row, here. */
-static struct step_want want_of(const struct flight *f, bool all) {
+/* Whether the device can draw the token behind those that f has, and what it records is what the request asks for. */
+static bool device_draws(const struct flight *f) {
     const struct request *q = &f->t->req;
     const struct sample_params *p = &q->params;
+    if (q->top_logprobs > 0 || q->n_logprob_ids > 0 || processors_wanted(p, f->n)) return false;
+    if (p->temperature == 0) return true;
+    if (q->processed_logprobs && (p->temperature != 1 || p->min_p > 0)) return false;
+    return p->top_k == 0 && p->top_p == 1;
+}
+
+/* What a step is to do with the last row of f, which feeds all it has or a part. The device draws for samples, unless
+ * top-k or top-p ask for an order, parameters change the logits, or the request asks for further log-probabilities; the
+ * first tokens of a prompt's samples are all drawn from one row, here. */
+static struct step_want want_of(const struct flight *f, bool all) {
+    const struct sample_params *p = &f->t->req.params;
     if (!all) return (struct step_want){.what = STEP_NOTHING};
-    if (f->left > 0 || (p->top_k > 0 && p->temperature > 0) || (p->top_p < 1 && p->temperature > 0) ||
-        q->top_logprobs > 0 || q->n_logprob_ids > 0)
-        return (struct step_want){.what = STEP_LOGITS};
+    if (f->left > 0 || !device_draws(f)) return (struct step_want){.what = STEP_LOGITS};
     return (struct step_want){STEP_DRAW, {p->temperature, p->min_p, p->temperature > 0 ? random_of(f) : 0}};
 }
 
@@ -395,6 +427,7 @@ static bool begin_prompt(struct engine *en, struct ticket *t, int running) {
  * its samples at least, so only the youngest prompt can have more samples than slots. */
 static void enter_all(struct engine *en) {
     int running = 0, room = en->opt.max_batch;
+    int64_t scored = 0; /* tokens of prompts whose log-probabilities this step computes */
     en->made_room = false;
     for (int i = 0; i < en->n_order; i++) {
         struct flight *f = en->order[i];
@@ -407,8 +440,14 @@ static void enter_all(struct engine *en) {
         if (t->status == ST_OK && !model_adapter_there(en->m, t->req.adapter))
             t->status =
                 FAIL(&t->err, ST_INVALID, "request %lld: there is no adapter %d", (long long)t->label, t->req.adapter);
-        if (t->status == ST_OK && t->req.prompt_logprobs && !t->prompt.logp)
+        if (t->status == ST_OK && !adapter_ready(en, t)) return;
+        if (t->status == ST_OK && t->req.prompt_logprobs && !t->prompt.logp) {
+            /* Those that are being decoded do not wait for more than one long prompt. */
+            en->made_room = scored > 0 && scored + t->req.n_prompt > en->opt.prefill_tokens;
+            if (en->made_room) return; /* there is room in the next step */
+            scored += t->req.n_prompt;
             t->status = logprobs_of_prompt(en, t, &t->err);
+        }
         if (t->status != ST_OK || t->req.params.max_tokens == 0) {
             ticket_end(en, t, &en->waiting);
             continue;
@@ -426,7 +465,7 @@ static void begin_sample(const struct engine *en, struct flight *f, int sample) 
     f->sample = sample;
     f->left = 0;
     f->limit = request_limit(en, q);
-    const uint64_t key[2] = {q->id, (uint64_t)sample};
+    const uint64_t key[2] = {q->id, (uint64_t)(q->first + sample)};
     f->stream = hash_bytes(key, sizeof key, 0);
     memcpy(f->own_tokens, q->prompt, (size_t)q->n_prompt * sizeof *q->prompt);
     f->tokens = f->own_tokens;
@@ -728,7 +767,7 @@ static void fail_all(struct engine *en, enum status st, const struct err *e) {
 enum status engine_step(struct engine *en, bool *working, struct err *e) {
     queue_step_begins(en);
     sweep(en);
-    if (en->under_way == 0) queue_drop_adapters(en);
+    if (en->under_way == 0) adapters_drop(en);
     const enum status st = step(en, working, e);
     sweep(en);
     if (st != ST_OK) fail_all(en, st, e);

@@ -9,19 +9,55 @@
 #include "base/err.h"
 #include "model/model.h"
 
-enum { MAX_STOP_STRINGS = 64, MAX_STOP_STRING_BYTES = 1024 };
+enum {
+    MAX_STOP_STRINGS = 64,
+    MAX_STOP_STRING_BYTES = 1024,
+    MAX_LOGIT_BIAS = 1024,
+    MAX_BAD_WORDS = 1024,
+    MAX_BAD_WORD_TOKENS = 1024,
+};
 
+struct logit_bias {
+    int32_t id;
+    float value; /* -INFINITY: never drawn */
+};
+struct token_run {
+    const int32_t *ids;
+    int n;
+};
+
+/* How a sample is drawn. What makes no difference costs nothing: 0 but for top_p, which is 1 then. */
 struct sample_params {
     float temperature; /* 0: greedy */
     int top_k;         /* 0: off */
     float top_p;       /* 1: off */
     float min_p;       /* 0: off; ids less than min_p times as probable as the most probable one are left out */
     int max_tokens;    /* new tokens at most */
-    const int32_t *stop_ids;
+    /* Before min_tokens tokens are drawn no stop id is, and no stop string that is complete by then ends the sample.
+     * The same in vLLM, and for ids Hugging Face's min_new_tokens. */
+    int min_tokens;
+    const int32_t *stop_ids; /* to ignore the end of text (ignore_eos), leave the model's own ids out */
     int n_stop_ids;
     const char *const *stop_strings; /* at most MAX_STOP_STRINGS of at most MAX_STOP_STRING_BYTES */
     int n_stop_strings;
     uint64_t seed;
+
+    /* Before temperature and filters a row of logits x becomes, in this order, which is vLLM's:
+     *   allowed_ids, bad_words, min_tokens: -infinity for what may not be drawn;
+     *   logit_bias: x[id] += value;
+     *   repetition_penalty r (Keskar et al. 2019, Hugging Face): x = x > 0 ? x / r : x * r for each id that stands in
+     *       the prompt or among the tokens drawn;
+     *   frequency_penalty f, presence_penalty q (OpenAI): x = (x - f c) - q for each id that was drawn c > 0 times.
+     * Each operation is rounded to float32. */
+    float repetition_penalty;                  /* > 0; 1 and 0: off */
+    float frequency_penalty, presence_penalty; /* -2..2; 0: off */
+    const struct logit_bias *logit_bias;       /* at most MAX_LOGIT_BIAS */
+    int n_logit_bias;
+    const int32_t *allowed_ids; /* allowed_token_ids; none: all ids */
+    int n_allowed_ids;
+    /* The last token of such a run is left out where the tokens drawn end with those before it (vLLM's bad_words). */
+    const struct token_run *bad_words; /* at most MAX_BAD_WORDS of at most MAX_BAD_WORD_TOKENS */
+    int n_bad_words;
 };
 
 enum stop_reason { STOP_TOKEN, STOP_STRING, STOP_LENGTH, STOP_CANCELLED };
@@ -50,21 +86,30 @@ struct request {
     const int32_t *prompt;
     int n_prompt;
     int n_samples; /* share one prefill */
-    uint64_t id;   /* keys the random stream; sample i uses stream (id, i), so 0 makes it one of seed and i alone */
-    int adapter;   /* as in struct segment (model.h): 0 the model's own */
+    /* Keys the random streams: sample i uses stream (id, first + i), so that an id of 0 makes it one of seed and number
+     * alone. first: the samples are a part of a larger request's, from this one on. */
+    uint64_t id;
+    int first;
+    int adapter; /* as in struct segment (model.h): 0 the model's own */
     struct sample_params params;
-    /* Log-probabilities beside those of the tokens drawn, at temperature 1 over the full vocabulary, too. */
+    /* Log-probabilities beside those of the tokens drawn: at temperature 1 over the full vocabulary, too. */
     int top_logprobs; /* of so many most probable ids at each place, 0..MAX_LOGPROBS; ties: smaller id first */
     const int32_t *logprob_ids; /* [n_logprob_ids] of these ids at each place */
     int n_logprob_ids;          /* 0..MAX_LOGPROBS */
     bool prompt_logprobs;       /* and all of this for the prompt's tokens; params.max_tokens may be 0 then */
-    engine_sink_fn *sink;       /* NULL: none */
+    bool prompt_ranks;          /* true: and the rank of each token of the prompt among all ids */
+    /* True: logp, entropy, top_* and id_logp of the tokens drawn are of the distribution that they are drawn from,
+     * after penalties and bias, temperature and filters (vLLM's logprobs_mode "processed_logprobs"); what is left out
+     * has -INFINITY. With temperature 0, of the logits after penalties and bias. Those of a prompt stay as they are.
+     * Where the temperature is 1 and nothing else changes the distribution, it makes no difference. */
+    bool processed_logprobs;
+    engine_sink_fn *sink; /* NULL: none */
     void *sink_ctx;
 };
 
 struct sample {     /* arrays owned by the caller through sample_free */
     int32_t *ids;   /* generated tokens, the stop token included */
-    float *logp;    /* log-probability of each at temperature 1 over the full vocabulary */
+    float *logp;    /* log-probability of each at temperature 1 over the full vocabulary, before penalties and bias */
     float *entropy; /* of each distribution, nats */
     int n;
     enum stop_reason stop;
@@ -72,6 +117,7 @@ struct sample {     /* arrays owned by the caller through sample_free */
     int32_t *top_ids; /* [n, top_logprobs] most probable first */
     float *top_logp;  /* [n, top_logprobs] */
     float *id_logp;   /* [n, n_logprob_ids] */
+    int32_t *rank;    /* [n] of a prompt: 1 is the most probable id; ties: smaller id first. 0 for the first token */
 };
 void sample_free(struct sample *s);
 
@@ -93,6 +139,10 @@ struct engine_options {
     void *token_ctx;
     int prefill_tokens;   /* prompt tokens a step takes on beside the decoding; 0: ENGINE_PREFILL */
     bool no_prefix_cache; /* compute every prompt anew */
+    /* Adapters that are not trained and not used may leave the device's memory, see engine_adapter_rest. */
+    int64_t adapter_bytes;      /* of that memory, which they take at most; 0: no limit */
+    const char *adapter_dir;    /* a folder for files of those at rest, which nobody else uses; NULL: no files */
+    int64_t adapter_host_bytes; /* with a folder: of host memory, which those at rest take at most */
 };
 struct engine;
 enum status engine_open(struct model *m, const struct engine_options *o, struct engine **out, struct err *e) MUST_USE;
@@ -100,10 +150,10 @@ void engine_close(struct engine *en); /* NULL is fine */
 
 /* Runs all requests; out[] receives n_samples samples per request, in request order. progress (may be NULL) is called
  * after each step with tokens so far and sequences finished, and must not use the model; returning false cancels:
- * unfinished samples come back with STOP_CANCELLED. ST_INVALID: a request that cannot be run, or requests that were
- * submitted and are not polled yet; ST_MEMORY: one whose longest sample alone is over the budget; ST_FAILED: logits
- * that are not finite. The message names the request, by its place in req and its id. After an error out[] holds
- * nothing. What prompts give (prompt_logprobs) is only had from engine_poll(). */
+ * unfinished samples come back with STOP_CANCELLED. ST_INVALID: a request that cannot be run, or whose parameters leave
+ * no token to draw, or requests that were submitted and are not polled yet; ST_MEMORY: one whose longest sample alone
+ * is over the budget; ST_FAILED: logits that are not finite. The message names the request, by its place in req and its
+ * id. After an error out[] holds nothing. What prompts give (prompt_logprobs) is only had from engine_poll(). */
 typedef bool engine_progress_fn(void *ctx, int64_t tokens, int done, int total);
 enum status engine_run(struct engine *en, const struct request *req, int n_req, struct sample *out,
                        engine_progress_fn *progress, void *ctx, struct err *e) MUST_USE;
@@ -129,6 +179,7 @@ struct engine_result {
     struct sample *samples; /* [n_samples]; none when it failed */
     int n_samples;
     struct sample prompt; /* with prompt_logprobs: n prompt tokens; the first has no log-probability, which is NaN */
+    int64_t begun_ns;     /* by CLOCK_MONOTONIC: when it left the queue; 0: it never did */
 };
 /* Takes a result that is there, of `ticket` or, 0, the oldest. False: there is none yet. The caller gives it to
  * engine_result_free. */
@@ -158,6 +209,16 @@ enum status engine_forget(struct engine *en, struct err *e) MUST_USE;
  * the old one, and submit with the new index. */
 enum status engine_adapter_load(struct engine *en, const char *peft_dir, int *index, struct err *e) MUST_USE;
 enum status engine_adapter_drop(struct engine *en, int index, struct err *e) MUST_USE;
+/* Which adapters are on the device is the engine's to decide, except for those that are prepared for training: their
+ * trainer decides. An adapter at rest wakes when a request with it begins. Where the adapters' bytes would exceed
+ * adapter_bytes, or the device has no room, those that were used longest ago are put to rest first; one that a running
+ * request has stays, and a request that finds no room waits until there is some, with all behind it. A request fails
+ * when its adapter alone is too large, or cannot be put where it must go or read back: the message names the file.
+ * Those at rest lie in host memory; with adapter_dir, those that were used longest ago lie there, beyond
+ * adapter_host_bytes. engine_adapter_rest puts one to rest now. ST_INVALID: it is in use or prepared for training, or a
+ * step is under way.
+ */
+enum status engine_adapter_rest(struct engine *en, int index, struct err *e) MUST_USE;
 
 struct engine_load {      /* of this moment */
     int waiting, running; /* requests */
@@ -173,6 +234,7 @@ struct engine_stats { /* since the last engine_run began, or since the engine wa
     int64_t cached_tokens;    /* not fed, because the cache remembered them */
     int64_t preemptions;      /* sequences that gave up their blocks */
     int64_t kv_bytes;         /* size of the cache */
+    int64_t adapters_rested, adapters_woken;
 };
 struct engine_stats engine_stats(const struct engine *en);
 

@@ -7,6 +7,7 @@
 
 #include "base/str.h"
 #include "engine/engine.h"
+#include "engine/processors.h"
 #include "engine/sampler.h"
 #include "tensor/backend.h"
 
@@ -22,7 +23,8 @@ struct ticket {
     struct sample prompt;   /* with prompt_logprobs */
     atomic_bool cancelled;  /* by any thread; the stepping thread looks between steps */
     enum status status;     /* why it failed, or ST_OK */
-    bool ending;            /* true: the sweep at hand takes it out; the stepping thread's */
+    int64_t begun_ns;
+    bool ending; /* true: the sweep at hand takes it out; the stepping thread's */
     struct err err;
 };
 struct ticket_list {
@@ -52,6 +54,8 @@ struct engine {
     struct engine_options opt;
     struct model_config cfg;
     struct sampler sampler;
+    struct processors processors;
+    float *distribution; /* [V] logits of the distribution that a token was drawn from, where a request asks for it */
     struct kv_cache *kv;
     int64_t n_blocks, budget; /* of kv; bytes it may take */
     struct engine_stats stats;
@@ -125,12 +129,23 @@ void queue_mark_ending(struct engine *en);
 struct ticket *queue_ending(struct engine *en, const struct ticket_list *l);
 void queue_step_begins(struct engine *en);
 void queue_step_ends(struct engine *en);
-/* Adapters that were dropped and that no request has any more; the stepping thread, with no step under way. */
-void queue_drop_adapters(struct engine *en);
+/* Whether a request that runs, or with `waiting` also one that waits, has the adapter. */
+bool queue_has(struct engine *en, int adapter, bool waiting);
+
+/* ---- adapters.c: the stepping thread, with no step under way ---- */
+
+/* Gives up those that were dropped and that no request has any more. */
+void adapters_drop(struct engine *en);
+/* Under the queue's lock: whether one was dropped. */
+bool adapter_is_dropped(const struct engine *en, int adapter);
+/* Sees to it that the adapter of a ticket that is to begin is awake, or fails the ticket. False: there is no room for
+ * it until a request that runs has ended. */
+bool adapter_ready(struct engine *en, struct ticket *t);
 
 /* ---- logprobs.c ---- */
 
-/* What a request asks for beside the token, from a row of logits, into en->top_* and en->id_logp. */
+/* What a request asks for beside the token, from a row of logits, into en->top_* and en->id_logp. SAMPLER_LEFT_OUT in
+ * the row gives -INFINITY. */
 void logprobs_of_row(struct engine *en, const struct request *r, const float *logits);
 /* Fills t->prompt by a pass over the prompt alone, in which no cache takes part. */
 enum status logprobs_of_prompt(struct engine *en, struct ticket *t, struct err *e) MUST_USE;

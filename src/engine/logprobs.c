@@ -20,12 +20,29 @@ static void top_of_row(const float *logits, int64_t V, int k, int32_t *ids) {
     }
 }
 
+/* What is left out has no probability. */
+static void left_out(const float *logits, const int32_t *ids, int n, float *logp) {
+    for (int i = 0; i < n; i++)
+        if (logits[ids[i]] <= SAMPLER_LEFT_OUT) logp[i] = -INFINITY;
+}
+
 void logprobs_of_row(struct engine *en, const struct request *r, const float *logits) {
     if (r->top_logprobs > 0) {
         top_of_row(logits, en->cfg.V, r->top_logprobs, en->top_ids);
         logprob_ids(logits, en->cfg.V, en->top_ids, r->top_logprobs, en->top_logp);
+        left_out(logits, en->top_ids, r->top_logprobs, en->top_logp);
     }
-    if (r->n_logprob_ids > 0) logprob_ids(logits, en->cfg.V, r->logprob_ids, r->n_logprob_ids, en->id_logp);
+    if (r->n_logprob_ids > 0) {
+        logprob_ids(logits, en->cfg.V, r->logprob_ids, r->n_logprob_ids, en->id_logp);
+        left_out(logits, r->logprob_ids, r->n_logprob_ids, en->id_logp);
+    }
+}
+
+/* The place of an id among all by their logits: 1 is the most probable. */
+static int32_t rank_in_row(const float *logits, int64_t V, int32_t id) {
+    int32_t rank = 1;
+    for (int32_t v = 0; v < V; v++) rank += before(logits[v], v, logits[id], id);
+    return rank;
 }
 
 /* Of a prompt's place: row i of the pass predicts token i + 1. */
@@ -45,6 +62,7 @@ static void take_place(void *ctx, int64_t row, const float *logits) {
         memcpy(s->top_logp + at * k, p->en->top_logp, k * sizeof *s->top_logp);
     }
     if (m > 0) memcpy(s->id_logp + at * m, p->en->id_logp, m * sizeof *s->id_logp);
+    if (s->rank) s->rank[at] = rank_in_row(logits, p->en->cfg.V, s->ids[at]);
 }
 
 /* The first token follows nothing. */
@@ -67,13 +85,14 @@ enum status logprobs_of_prompt(struct engine *en, struct ticket *t, struct err *
     s->entropy = xmalloc(n * sizeof *s->entropy);
     memcpy(s->ids, r->prompt, n * sizeof *s->ids);
     sample_logprobs_make(s, r, r->n_prompt);
+    if (r->prompt_ranks) s->rank = xcalloc(n, sizeof *s->rank);
     first_place(s, r);
     if (n == 1) return ST_OK;
     CLEANUP_FREE int32_t *rows = xmalloc(n * sizeof *rows);
     for (int i = 0; i < r->n_prompt; i++) rows[i] = i;
     const struct segment segment = {.len = r->n_prompt, .prefix = -1, .adapter = r->adapter};
     struct prompt_places places = {en, t};
-    const bool more = r->top_logprobs > 0 || r->n_logprob_ids > 0;
+    const bool more = r->top_logprobs > 0 || r->n_logprob_ids > 0 || r->prompt_ranks;
     const struct train_batch batch = {.ids = r->prompt,
                                       .T = r->n_prompt,
                                       .seg = &segment,

@@ -118,6 +118,8 @@ static struct sample want[TEMPLATES][4];
 static void make_templates(void) {
     static const int32_t stop[] = {7, 13}, named[] = {3, 49, 0};
     static const char *const strings[] = {"ab", "xyz"};
+    static const struct token_run words[] = {{named, 1}, {stop, 2}};
+    static const struct logit_bias bias[] = {{13, 1.5f}, {20, -100}};
     static const int length[] = {5, 1, 64, 65, LONGEST, 130};
     for (int i = 0; i < TEMPLATES; i++) {
         struct rng g = rng_make(99, (uint64_t)(i % 8)); /* some begin alike */
@@ -133,6 +135,17 @@ static void make_templates(void) {
                                                     .top_p = i % 4 == 2 ? 0.8f : 1,
                                                     .max_tokens = 10 + 4 * i,
                                                     .seed = 5 + (uint64_t)i};
+        if (i % 3 == 1) {
+            template[i].params.frequency_penalty = 0.4f;
+            template[i].params.repetition_penalty = 1.2f;
+            template[i].params.bad_words = words;
+            template[i].params.n_bad_words = 2;
+            template[i].processed_logprobs = i % 2;
+        } else if (i % 4 == 3) {
+            template[i].params.logit_bias = bias;
+            template[i].params.n_logit_bias = 2;
+            template[i].params.min_tokens = 12;
+        }
         if (i % 7 == 6) {
             template[i].logprob_ids = named;
             template[i].n_logprob_ids = 3;
@@ -197,13 +210,21 @@ static void submit_one(struct schedule *s) {
     const int i = (int)rng_below(&s->rng, TEMPLATES);
     struct request r = template[i];
     struct err e = {0};
-    int32_t *prompt = malloc((size_t)r.n_prompt * sizeof *prompt); /* the engine keeps a copy */
+    int32_t *prompt = malloc((size_t)r.n_prompt * sizeof *prompt); /* the engine keeps copies */
     memcpy(prompt, r.prompt, (size_t)r.n_prompt * sizeof *prompt);
     r.prompt = prompt;
+    struct token_run words[2] = {{0}};
+    struct logit_bias bias[2] = {{0}};
+    for (int k = 0; k < r.params.n_bad_words; k++) words[k] = r.params.bad_words[k];
+    for (int k = 0; k < r.params.n_logit_bias; k++) bias[k] = r.params.logit_bias[k];
+    r.params.bad_words = words;
+    r.params.logit_bias = bias;
     if (r.adapter > 0) r.adapter = s->adapter[r.adapter - 1];
     must(engine_submit(s->en, &r, &s->last, &e), &e);
     s->what[s->last] = i;
     memset(prompt, 0xff, (size_t)r.n_prompt * sizeof *prompt);
+    memset(words, 0xff, sizeof words);
+    memset(bias, 0xff, sizeof bias);
     free(prompt);
 }
 
@@ -407,11 +428,13 @@ static void logprobs(void **state) {
     struct request again = r;
     again.prompt = all;
     again.n_prompt = T;
-    again.prompt_logprobs = true;
+    again.prompt_logprobs = again.prompt_ranks = true;
     again.params.max_tokens = 0;
     struct engine_result second = finish(en, &again);
     const struct sample *p = &second.prompt;
     assert_int_equal(p->n, T);
+    assert_true(first.begun_ns > 0 && second.begun_ns == 0 &&
+                !s->rank); /* one that only scores never leaves the queue */
     assert_int_equal(second.samples[0].n, 0);
     assert_true(isnan(p->logp[0]) && isnan(p->top_logp[0]) && p->top_ids[0] == -1);
     same_bits(p->ids, all, sizeof all);
@@ -429,9 +452,12 @@ static void logprobs(void **state) {
     for (int i = 1; i < T; i++) {
         const float *row = logits + (i - 1) * V;
         const float *top = p->top_logp + i * TOP;
-        int better = 0;
+        int better = 0, rank = 1;
         for (int v = 0; v < V; v++) better += row[v] > row[p->top_ids[i * TOP + TOP - 1]];
         assert_true(better < TOP);
+        for (int v = 0; v < V; v++) rank += row[v] > row[all[i]] || (row[v] == row[all[i]] && v < all[i]);
+        assert_int_equal(p->rank[i], rank);
+        assert_true(rank > TOP || p->top_ids[i * TOP + rank - 1] == all[i]);
         for (int k = 0; k < TOP; k++) {
             const float logp = logprob_row(row, V, p->top_ids[i * TOP + k], NULL);
             same_bits(&logp, &top[k], sizeof logp);
@@ -443,6 +469,47 @@ static void logprobs(void **state) {
     free(logits);
     engine_result_free(&first);
     engine_result_free(&second);
+    engine_close(en);
+    model_free(model);
+}
+
+/* Prompts that are scored hold up nobody for longer than one step: those that are too many wait for the next one. */
+static void scoring_takes_turns(void **state) {
+    (void)state;
+    struct err e = {0};
+    struct engine_result got;
+    bool working;
+    int64_t ticket;
+    open_model("f32");
+    make_templates();
+    struct engine *en;
+    must(engine_open(model, &(struct engine_options){.max_batch = 4, .prefill_tokens = 64}, &en, &e), &e);
+    struct request decoding = plain(10, 30), scored = plain(40, 0);
+    scored.prompt_logprobs = true;
+    must(engine_submit(en, &decoding, &ticket, &e), &e);
+    must(engine_step(en, &working, &e), &e);
+    for (int i = 0; i < 5; i++) must(engine_submit(en, &scored, &ticket, &e), &e);
+    for (int i = 0; i < 5; i++) {
+        const int64_t before = engine_stats(en).decoded_tokens;
+        must(engine_step(en, &working, &e), &e);
+        assert_int_equal(engine_load(en).waiting, 4 - i);
+        assert_int_equal(engine_stats(en).decoded_tokens, before + 1);
+    }
+    while (working) must(engine_step(en, &working, &e), &e);
+    for (int i = 0; i < 6; i++) {
+        assert_true(engine_poll(en, 0, &got));
+        assert_int_equal(got.prompt.n, got.ticket == 1 ? 0 : 40);
+        engine_result_free(&got);
+    }
+    /* With nothing else to do they follow one another just so. */
+    for (int i = 0; i < 3; i++) must(engine_submit(en, &scored, &ticket, &e), &e);
+    for (int i = 0; i < 3; i++) {
+        must(engine_step(en, &working, &e), &e);
+        assert_true(working && engine_poll(en, 0, &got));
+        engine_result_free(&got);
+    }
+    must(engine_step(en, &working, &e), &e);
+    assert_false(working);
     engine_close(en);
     model_free(model);
 }
@@ -635,6 +702,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(any_schedule_bf16),
                                        cmocka_unit_test(sinks),
                                        cmocka_unit_test(logprobs),
+                                       cmocka_unit_test(scoring_takes_turns),
                                        cmocka_unit_test(one_fails_alone),
                                        cmocka_unit_test(cancelled_during_a_sweep),
                                        cmocka_unit_test(bad_submissions),

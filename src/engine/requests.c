@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "engine/internal.h"
 
 /* ---- what can be run ----------------------------------------------------------------------------------------------*/
@@ -34,10 +35,64 @@ static enum status check_stops(const struct engine *en, const struct sample_para
     return ST_OK;
 }
 
+static enum status check_ids(const char *what, const int32_t *ids, int n, int32_t limit, struct err *e) {
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= limit)
+            return FAIL(e, ST_INVALID, "%s %d is %d, expected 0..%d", what, i, ids[i], limit - 1);
+    return ST_OK;
+}
+
+static enum status check_number(const char *what, int n, int64_t most, struct err *e) {
+    if (n >= 0 && n <= most) return ST_OK;
+    return FAIL(e, ST_INVALID, "%s has %d entries, expected 0..%lld", what, n, (long long)most);
+}
+
+static enum status check_penalties(const struct sample_params *p, struct err *e) {
+    if (!(p->frequency_penalty >= -2 && p->frequency_penalty <= 2))
+        return FAIL(e, ST_INVALID, "frequency_penalty is %g, expected a number in [-2,2]",
+                    (double)p->frequency_penalty);
+    if (!(p->presence_penalty >= -2 && p->presence_penalty <= 2))
+        return FAIL(e, ST_INVALID, "presence_penalty is %g, expected a number in [-2,2]", (double)p->presence_penalty);
+    if (!(p->repetition_penalty >= 0 && p->repetition_penalty <= 1e6f))
+        return FAIL(e, ST_INVALID, "repetition_penalty is %g, expected a number > 0 (1: off)",
+                    (double)p->repetition_penalty);
+    return ST_OK;
+}
+
+static enum status check_bad_words(const struct engine *en, const struct sample_params *p, struct err *e) {
+    TRY(check_number("bad_words", p->n_bad_words, MAX_BAD_WORDS, e));
+    for (int i = 0; i < p->n_bad_words; i++) {
+        const struct token_run *w = &p->bad_words[i];
+        if (w->n < 1 || w->n > MAX_BAD_WORD_TOKENS)
+            return FAIL(e, ST_INVALID, "bad_words %d has %d tokens, expected 1..%d", i, w->n, MAX_BAD_WORD_TOKENS);
+        if (check_ids("token", w->ids, w->n, en->opt.vocab_limit, e) != ST_OK) return err_note(e, "bad_words %d", i);
+    }
+    return ST_OK;
+}
+
+/* What changes the logits. */
+static enum status check_processors(const struct engine *en, const struct sample_params *p, struct err *e) {
+    TRY(check_penalties(p, e));
+    TRY(check_number("logit_bias", p->n_logit_bias, MAX_LOGIT_BIAS, e));
+    for (int i = 0; i < p->n_logit_bias; i++) {
+        const struct logit_bias *b = &p->logit_bias[i];
+        if (b->id < 0 || b->id >= en->opt.vocab_limit)
+            return FAIL(e, ST_INVALID, "logit_bias names id %d, expected 0..%d", b->id, en->opt.vocab_limit - 1);
+        if (!(b->value < INFINITY)) /* nor NaN */
+            return FAIL(e, ST_INVALID, "logit_bias of id %d is %g, expected a finite number", b->id, (double)b->value);
+    }
+    TRY(check_number("allowed_token_ids", p->n_allowed_ids, en->cfg.V, e));
+    TRY(check_ids("allowed_token_ids", p->allowed_ids, p->n_allowed_ids, en->opt.vocab_limit, e));
+    return check_bad_words(en, p, e);
+}
+
 static enum status check_params(const struct engine *en, const struct request *r, struct err *e) {
     const struct sample_params *p = &r->params;
     const int least = r->prompt_logprobs ? 0 : 1;
     if (p->max_tokens < least) return FAIL(e, ST_INVALID, "max_tokens is %d, expected >= %d", p->max_tokens, least);
+    if (p->min_tokens < 0 || p->min_tokens > p->max_tokens)
+        return FAIL(e, ST_INVALID, "min_tokens is %d, expected 0..%d, which is max_tokens", p->min_tokens,
+                    p->max_tokens);
     if (!(p->temperature >= 0 && p->temperature <= 1e6f))
         return FAIL(e, ST_INVALID, "temperature is %g, expected a number >= 0", (double)p->temperature);
     if (p->top_k < 0) return FAIL(e, ST_INVALID, "top_k is %d, expected >= 0 (0: off)", p->top_k);
@@ -45,14 +100,8 @@ static enum status check_params(const struct engine *en, const struct request *r
         return FAIL(e, ST_INVALID, "top_p is %g, expected a number in (0,1]", (double)p->top_p);
     if (!(p->min_p >= 0 && p->min_p <= 1))
         return FAIL(e, ST_INVALID, "min_p is %g, expected a number in [0,1]", (double)p->min_p);
+    TRY(check_processors(en, p, e));
     return check_stops(en, p, e);
-}
-
-static enum status check_ids(const struct engine *en, const char *what, const int32_t *ids, int n, struct err *e) {
-    for (int i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= en->cfg.V)
-            return FAIL(e, ST_INVALID, "%s %d is %d, expected 0..%d", what, i, ids[i], en->cfg.V - 1);
-    return ST_OK;
 }
 
 static enum status check(const struct engine *en, const struct request *r, struct err *e) {
@@ -60,14 +109,14 @@ static enum status check(const struct engine *en, const struct request *r, struc
     if (r->n_prompt > en->cfg.max_positions)
         return FAIL(e, ST_INVALID, "the prompt has %d tokens, the model's positions end at %d", r->n_prompt,
                     en->cfg.max_positions);
-    TRY(check_ids(en, "prompt token", r->prompt, r->n_prompt, e));
+    TRY(check_ids("prompt token", r->prompt, r->n_prompt, en->cfg.V, e));
     if (r->n_samples < 1) return FAIL(e, ST_INVALID, "n_samples is %d, expected >= 1", r->n_samples);
     if (r->top_logprobs < 0 || r->top_logprobs > MAX_LOGPROBS || r->top_logprobs > en->cfg.V)
         return FAIL(e, ST_INVALID, "top_logprobs is %d, expected 0..%lld", r->top_logprobs,
                     (long long)i64_min(MAX_LOGPROBS, en->cfg.V));
     if (r->n_logprob_ids < 0 || r->n_logprob_ids > MAX_LOGPROBS)
         return FAIL(e, ST_INVALID, "%d logprob_ids, expected 0..%d", r->n_logprob_ids, MAX_LOGPROBS);
-    TRY(check_ids(en, "logprob_ids", r->logprob_ids, r->n_logprob_ids, e));
+    TRY(check_ids("logprob_ids", r->logprob_ids, r->n_logprob_ids, en->cfg.V, e));
     return check_params(en, r, e);
 }
 
@@ -113,24 +162,37 @@ static void *copy_to(char **at, const void *from, size_t n) {
     return to;
 }
 
-/* Makes the ticket the owner of all that its request points to. Arrays of pointers come first, then numbers, then text:
- * each begins where its type may. */
+static int32_t *copy_ids(char **at, const int32_t *ids, int n) { return copy_to(at, ids, (size_t)n * sizeof *ids); }
+
+/* Bytes of all that a request points to. */
+static size_t pointed_to(const struct request *r) {
+    const struct sample_params *p = &r->params;
+    size_t ids = (size_t)r->n_prompt + (size_t)r->n_logprob_ids + (size_t)p->n_stop_ids + (size_t)p->n_allowed_ids,
+           strings = 0;
+    for (int i = 0; i < p->n_bad_words; i++) ids += (size_t)p->bad_words[i].n;
+    for (int i = 0; i < p->n_stop_strings; i++) strings += strlen(p->stop_strings[i]) + 1;
+    return (size_t)p->n_stop_strings * sizeof *p->stop_strings + (size_t)p->n_bad_words * sizeof *p->bad_words +
+           (size_t)p->n_logit_bias * sizeof *p->logit_bias + ids * sizeof(int32_t) + strings;
+}
+
+/* Makes the ticket the owner of all that its request points to. What holds pointers comes first, then numbers, then
+ * text: each begins where its type may. */
 static void own_copies(struct ticket *t) {
     struct request *r = &t->req;
     struct sample_params *p = &r->params;
-    size_t strings = 0;
-    for (int i = 0; i < p->n_stop_strings; i++) strings += strlen(p->stop_strings[i]) + 1;
-    const size_t pointers = (size_t)p->n_stop_strings * sizeof *p->stop_strings,
-                 prompt = (size_t)r->n_prompt * sizeof *r->prompt, stops = (size_t)p->n_stop_ids * sizeof *p->stop_ids,
-                 named = (size_t)r->n_logprob_ids * sizeof *r->logprob_ids;
-    char *at = t->copies = xmalloc(pointers + prompt + stops + named + strings + 1);
-    const char **texts = copy_to(&at, p->stop_strings, pointers);
-    r->prompt = copy_to(&at, r->prompt, prompt);
-    p->stop_ids = copy_to(&at, p->stop_ids, stops);
-    r->logprob_ids = copy_to(&at, r->logprob_ids, named);
+    char *at = t->copies = xmalloc(pointed_to(r) + 1);
+    const char **texts = copy_to(&at, p->stop_strings, (size_t)p->n_stop_strings * sizeof *p->stop_strings);
+    struct token_run *words = copy_to(&at, p->bad_words, (size_t)p->n_bad_words * sizeof *p->bad_words);
+    p->logit_bias = copy_to(&at, p->logit_bias, (size_t)p->n_logit_bias * sizeof *p->logit_bias);
+    r->prompt = copy_ids(&at, r->prompt, r->n_prompt);
+    r->logprob_ids = copy_ids(&at, r->logprob_ids, r->n_logprob_ids);
+    p->stop_ids = copy_ids(&at, p->stop_ids, p->n_stop_ids);
+    p->allowed_ids = copy_ids(&at, p->allowed_ids, p->n_allowed_ids);
+    for (int i = 0; i < p->n_bad_words; i++) words[i].ids = copy_ids(&at, words[i].ids, words[i].n);
     for (int i = 0; i < p->n_stop_strings; i++)
         texts[i] = copy_to(&at, p->stop_strings[i], strlen(p->stop_strings[i]) + 1);
     p->stop_strings = texts;
+    p->bad_words = words;
 }
 
 static void append(struct ticket_list *l, struct ticket *t) {
@@ -214,12 +276,6 @@ bool queue_paused(struct engine *en) {
     return paused;
 }
 
-static bool is_dropped(const struct engine *en, int adapter) {
-    for (int i = 0; i < en->n_dropped; i++)
-        if (en->dropped[i] == adapter) return true;
-    return false;
-}
-
 /* Under the lock. */
 static void put(struct engine *en, struct ticket *t) {
     t->number = ++en->last_ticket;
@@ -236,6 +292,7 @@ void queue_put(struct engine *en, struct ticket *t) {
 
 void queue_start(struct engine *en, struct ticket *t) {
     pthread_mutex_lock(&en->lock);
+    t->begun_ns = clock_now_ns();
     take_from(&en->waiting, t);
     append(&en->running, t);
     en->n_waiting--;
@@ -307,24 +364,17 @@ void queue_step_ends(struct engine *en) {
     pthread_mutex_unlock(&en->lock);
 }
 
-/* Under the lock. */
-static bool has_requests(const struct engine *en, int adapter) {
-    for (const struct ticket *t = en->waiting.first; t; t = t->next)
-        if (t->req.adapter == adapter) return true;
-    for (const struct ticket *t = en->running.first; t; t = t->next)
+static bool list_has(const struct ticket_list *l, int adapter) {
+    for (const struct ticket *t = l->first; t; t = t->next)
         if (t->req.adapter == adapter) return true;
     return false;
 }
 
-void queue_drop_adapters(struct engine *en) {
-    for (int i = 0; i < en->n_dropped; i++) {
-        const int adapter = en->dropped[i];
-        pthread_mutex_lock(&en->lock);
-        const bool in_use = has_requests(en, adapter);
-        if (!in_use) en->dropped[i--] = en->dropped[--en->n_dropped];
-        pthread_mutex_unlock(&en->lock);
-        if (!in_use) model_adapter_drop(en->m, adapter);
-    }
+bool queue_has(struct engine *en, int adapter, bool waiting) {
+    pthread_mutex_lock(&en->lock);
+    const bool has = list_has(&en->running, adapter) || (waiting && list_has(&en->waiting, adapter));
+    pthread_mutex_unlock(&en->lock);
+    return has;
 }
 
 /* ---- the queue, from without --------------------------------------------------------------------------------------*/
@@ -335,7 +385,7 @@ enum status engine_submit(struct engine *en, const struct request *r, int64_t *t
     struct ticket *t = ticket_new(en, r, 0, xcalloc((size_t)r->n_samples, sizeof(struct sample)));
     own_copies(t);
     pthread_mutex_lock(&en->lock);
-    const bool gone = is_dropped(en, r->adapter);
+    const bool gone = adapter_is_dropped(en, r->adapter);
     if (!gone) put(en, t);
     *ticket = t->label = t->number;
     pthread_mutex_unlock(&en->lock);
@@ -364,7 +414,8 @@ bool engine_poll(struct engine *en, int64_t ticket, struct engine_result *out) {
                                   .err = t->err,
                                   .samples = t->samples,
                                   .n_samples = t->status == ST_OK ? t->req.n_samples : 0,
-                                  .prompt = t->prompt};
+                                  .prompt = t->prompt,
+                                  .begun_ns = t->begun_ns};
     t->prompt = (struct sample){0};
     ticket_free(t);
     return true;
@@ -437,23 +488,4 @@ struct engine_load engine_load(struct engine *en) {
     now.running = en->n_running;
     pthread_mutex_unlock(&en->lock);
     return now;
-}
-
-enum status engine_adapter_load(struct engine *en, const char *peft_dir, int *index, struct err *e) {
-    if (en->under_way > 0) return FAIL(e, ST_INVALID, "engine_adapter_load: a step is under way; pause first");
-    return model_adapter_load(en->m, peft_dir, index, e);
-}
-
-enum status engine_adapter_drop(struct engine *en, int index, struct err *e) {
-    if (index <= ADAPTER_OWN || !model_adapter_there(en->m, index))
-        return FAIL(e, ST_INVALID, "there is no adapter %d to drop", index);
-    pthread_mutex_lock(&en->lock);
-    const bool twice = is_dropped(en, index);
-    if (!twice) {
-        en->dropped = xrealloc(en->dropped, (size_t)(en->n_dropped + 1) * sizeof *en->dropped);
-        en->dropped[en->n_dropped++] = index;
-    }
-    pthread_cond_broadcast(&en->wake);
-    pthread_mutex_unlock(&en->lock);
-    return ST_OK;
 }

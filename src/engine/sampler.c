@@ -83,11 +83,16 @@ static int32_t draw_any(const struct sampler *s, double target) {
     return last;
 }
 
-/* The candidates in order of logit, from the end of `order` downwards, until top-k, top-p and min-p are met; draws from
- * them. The largest weight is 1, so min-p is a bound on the weights.
+/* What top-k, top-p and min-p leave: the `used` largest of a heap of n, which lie in order at its end. */
+struct cut {
+    int32_t n, used;
+    double mass; /* of their weights */
+};
+
+/* Puts the candidates in order of logit, from the end of `order` downwards, until top-k, top-p and min-p are met. The
+ * largest weight is 1, so min-p is a bound on the weights.
  * A heap, because the cut is usually short: building it is linear, each candidate costs log n. */
-static int32_t draw_filtered(struct sampler *s, const float *logits, const struct sample_params *par, double all,
-                             double u) {
+static struct cut cut_tail(struct sampler *s, const float *logits, const struct sample_params *par, double all) {
     int32_t n = 0, kept = 0;
     bool cut_k = par->top_k > 0 && par->top_k < s->limit;
     struct sampler_item *h = s->order;
@@ -115,26 +120,70 @@ static int32_t draw_filtered(struct sampler *s, const float *logits, const struc
         mass += (double)weight;
         used++;
     }
-    double target = u * mass, sum = 0;
-    for (int32_t i = 0; i < used; i++) {
-        sum += (double)s->p[h[n - 1 - i].id];
-        if (sum > target) return h[n - 1 - i].id;
+    return (struct cut){n, used, mass};
+}
+
+static int32_t draw_filtered(struct sampler *s, const float *logits, const struct sample_params *par, double all,
+                             double u) {
+    const struct cut c = cut_tail(s, logits, par, all);
+    const struct sampler_item *h = s->order;
+    double target = u * c.mass, sum = 0;
+    for (int32_t i = 0; i < c.used; i++) {
+        sum += (double)s->p[h[c.n - 1 - i].id];
+        if (sum > target) return h[c.n - 1 - i].id;
     }
-    return h[n - 1].id; /* rounding only: u is below 1 */
+    return h[c.n - 1].id; /* rounding only: u is below 1 */
+}
+
+static int32_t largest(const struct sampler *s, const float *logits) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < s->limit; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+/* Whether the draw needs the order of the ids; min-p alone does not. */
+static bool is_filtered(const struct sampler *s, const struct sample_params *par) {
+    return (par->top_k > 0 && par->top_k < s->limit) || par->top_p < 1;
+}
+
+/* The weights of all ids, without those that min-p alone leaves out, and their sum. */
+static double weigh(struct sampler *s, const float *logits, const struct sample_params *par, float most) {
+    const int32_t n = s->limit;
+    for (int32_t i = 0; i < n; i++) s->p[i] = (logits[i] - most) / par->temperature;
+    exp_f32(s->p, s->p, n);
+    if (!is_filtered(s, par) && par->min_p > 0)
+        for (int32_t i = 0; i < n; i++) s->p[i] = s->p[i] < par->min_p ? 0 : s->p[i];
+    return sum_blocks(s);
 }
 
 int32_t sampler_draw(struct sampler *s, const float *logits, const struct sample_params *par, double u) {
-    int32_t n = s->limit, best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best]) best = i;
+    const int32_t best = largest(s, logits);
     if (!isfinite(logits[best])) return -1;
     if (par->temperature == 0) return best;
-    for (int32_t i = 0; i < n; i++) s->p[i] = (logits[i] - logits[best]) / par->temperature;
-    exp_f32(s->p, s->p, n);
-    const bool filtered = (par->top_k > 0 && par->top_k < n) || par->top_p < 1;
-    if (!filtered && par->min_p > 0) /* alone it needs no order */
-        for (int32_t i = 0; i < n; i++) s->p[i] = s->p[i] < par->min_p ? 0 : s->p[i];
-    double all = sum_blocks(s);
+    const double all = weigh(s, logits, par, logits[best]);
     if (!isfinite(all)) return -1; /* a NaN among the logits */
-    return filtered ? draw_filtered(s, logits, par, all, u) : draw_any(s, u * all);
+    return is_filtered(s, par) ? draw_filtered(s, logits, par, all, u) : draw_any(s, u * all);
+}
+
+void sampler_distribution(struct sampler *s, const float *logits, const struct sample_params *par, float *out) {
+    const float least = SAMPLER_LEFT_OUT, most = logits[largest(s, logits)], T = par->temperature;
+    for (int64_t v = 0; v < s->V; v++) {
+        const float x = T == 0 || T == 1 ? logits[v] : (logits[v] - most) / T; /* a small T would make them infinite */
+        out[v] = x < least ? least : x;
+    }
+    if (par->temperature == 0 || !(is_filtered(s, par) || par->min_p > 0)) return;
+    const double all = weigh(s, logits, par, most);
+    for (int64_t v = s->limit; v < s->V; v++) out[v] = least;
+    if (!is_filtered(s, par)) {
+        for (int32_t i = 0; i < s->limit; i++) out[i] = s->p[i] > 0 ? out[i] : least;
+        return;
+    }
+    const struct cut c = cut_tail(s, logits, par, all);
+    for (int32_t i = 0; i < s->limit; i++) s->p[i] = least;
+    for (int32_t i = 0; i < c.used; i++) {
+        const int32_t id = s->order[c.n - 1 - i].id;
+        s->p[id] = out[id];
+    }
+    for (int32_t i = 0; i < s->limit; i++) out[i] = s->p[i];
 }

@@ -20,4 +20,12 @@ void sampler_free(struct sampler *s);
  * the largest is infinite (greedy may overlook a NaN; its log-probability shows it). */
 int32_t sampler_draw(struct sampler *s, const float *logits, const struct sample_params *p, double u);
 
+/* The logit of an id that is not drawn, in the place of -infinity: its probability is 0, and sums over the row stay
+ * finite. */
+#define SAMPLER_LEFT_OUT (-1e30f)
+/* Writes the logits [V] at temperature 1 of the distribution that sampler_draw draws from, SAMPLER_LEFT_OUT for ids
+ * that it leaves out or that come with -infinity. Temperature 0: of the logits as they are. Ids at or above the limit
+ * stay where nothing is filtered. sampler_draw must give an id for these logits. */
+void sampler_distribution(struct sampler *s, const float *logits, const struct sample_params *p, float *out);
+
 #endif

@@ -1,25 +1,25 @@
 /* Wrong answers: realistic edits of right ones, for refinement training. Each edit works on the text of the generator's
- * own answers; what the verifier makes of it is found out by running it. */
+ * own answers. What the verifier makes of an edit is found out by running it. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "generate/internal.h"
 
-/* The body starts after the first line that begins with "void kernel(". */
+/* Returns the body, which starts after the first line that begins with "void kernel(". */
 static const char *body_of(const char *s) {
     const char *k = strstr(s, "void kernel(");
     return k ? strchr(k, '\n') : NULL;
 }
 
-/* All places in [from, end) where needle stands, at most max. */
+/* Finds all places in [from, end) where needle stands, at most max. */
 static int find_all(const char *from, const char *needle, const char *out[], int max) {
     int n = 0;
     for (const char *c = from; n < max && (c = strstr(c, needle)) != NULL; c += strlen(needle)) out[n++] = c;
     return n;
 }
 
-/* s with the len bytes at `at` replaced. */
+/* Returns s with the len bytes at `at` replaced. */
 static char *splice(struct arena *a, const char *s, const char *at, size_t len, const char *with) {
     return arena_printf(a, "%.*s%s%s", (int)(at - s), s, with, at + len);
 }
@@ -35,14 +35,14 @@ static size_t line_len(const char *start) {
 
 enum { MAX_SITES = 64 };
 
-/* A random occurrence of needle in the body, or NULL. */
+/* Returns a random occurrence of needle in the body, or NULL. */
 static const char *site(const char *body, const char *needle, struct rng *r) {
     const char *at[MAX_SITES];
     int n = find_all(body, needle, at, MAX_SITES);
     return n ? at[rng_below(r, (uint64_t)n)] : NULL;
 }
 
-/* Lines "v = ...;" are operators: the ones whose loss changes the result. */
+/* Finds the lines "v = ...;". They are operators, the lines whose loss changes the result. */
 static int operator_lines(const char *body, const char *out[], int max) {
     int n = 0;
     for (const char *c = body; n < max && (c = strchr(c, '\n')) != NULL;) {
@@ -57,7 +57,7 @@ static int operator_lines(const char *body, const char *out[], int max) {
 }
 
 static char *undeclared(const char *s, const char *body, struct rng *r, struct arena *a) {
-    /* a helper that was never written, or a variable by another name */
+    /* Names that an answer may call in vain: a helper that was never written, or a variable by another name. */
     static const struct {
         const char *from, *to;
     } edits[] = {{"expf(", "fast_exp("},       {"fast_exp(", "vexp("},         {"float v = ", "float val = "},
@@ -67,21 +67,21 @@ static char *undeclared(const char *s, const char *body, struct rng *r, struct a
     for (size_t i = 0; i < ARRAY_LEN(edits); i++) {
         size_t k = (first + i) % ARRAY_LEN(edits);
         const char *at = site(body, edits[k].from, r);
-        /* "expf(" is not to be found inside fast_exp's own text, and a helper that exists must not be the target */
+        /* "expf(" also stands in fast_exp's own text, and a helper that exists must not be the target. */
         if (at && !(k == 0 && strstr(s, "fast_exp")) && !(k == 6 && strstr(s, "fast_tanh")))
             return splice(a, s, at, strlen(edits[k].from), edits[k].to);
     }
     return NULL;
 }
 
-/* Length of the number at c, without its suffix: "0.5f", "1e-5f". */
+/* Returns the length of the number at c, without its suffix: "0.5f", "1e-5f". */
 static size_t number_len(const char *c) {
     size_t n = strspn(c, "0123456789.");
     if (n && strncmp(c + n, "e-", 2) == 0) n += 2 + strspn(c + n + 2, "0123456789");
     return n;
 }
 
-/* Another value for a random literal of the body; 0.0f, 1.0f and -INFINITY are structure and stay. */
+/* Gives a random literal of the body another value. 0.0f, 1.0f and -INFINITY are structure and stay. */
 static char *other_constant(const char *s, const char *body, struct rng *r, struct arena *a) {
     const char *at[MAX_SITES];
     int n = 0;
@@ -97,7 +97,7 @@ static char *other_constant(const char *s, const char *body, struct rng *r, stru
     return splice(a, s, c, len, strncmp(c, "0.5f", 4) == 0 ? "0.25f" : rng_below(r, 2) ? "0.5f" : "1.0f");
 }
 
-/* A size got wrong: a number of two digits and more is doubled, halved, or has a wrong digit. */
+/* Gets a size wrong: a number of two digits or more is doubled, halved, or gets a wrong digit. */
 static char *other_size(const char *s, const char *body, struct rng *r, struct arena *a) {
     const char *at[MAX_SITES];
     int n = 0;
@@ -138,7 +138,7 @@ char *generator_break(const char *s, enum gen_break kind, uint64_t seed, struct 
         } edits[] = {{"const float *restrict ", "float *restrict "},
                      {"float *restrict out)", "float *restrict out, int n)"}};
         if (rng_below(&r, 2) && comma && strchr(comma + 1, ',') && strchr(comma + 1, ',') < body) {
-            const char *next = strchr(comma + 1, ','); /* one argument forgotten */
+            const char *next = strchr(comma + 1, ','); /* One argument is forgotten. */
             return splice(a, s, comma, (size_t)(next - comma), "");
         }
         size_t k = rng_below(&r, 2);
@@ -168,13 +168,13 @@ char *generator_break(const char *s, enum gen_break kind, uint64_t seed, struct 
         }
         return NULL;
     }
-    case GEN_BREAK_missing_reset: /* the accumulator's start value is forgotten */
+    case GEN_BREAK_missing_reset: /* The accumulator's start value is forgotten. */
         at = site(body, "s = 0.0f;\n", &r);
         if (!at) at = site(body, "m = -INFINITY;\n", &r);
         if (!at) return NULL;
         if (at >= body + 6 && strncmp(at - 6, "float ", 6) == 0) return splice(a, s, at + 1, 7, "");
         return splice(a, s, line_start(s, at), line_len(line_start(s, at)), "");
-    case GEN_BREAK_missing_tail: { /* loops that stop early: one element, or a quarter of the work */
+    case GEN_BREAK_missing_tail: { /* Loops stop early: by one element, or by a quarter of the work. */
         static const char *const loops[] = {"j < ", "i < ", "n < ", "f < ", "e < "};
         size_t first = rng_below(&r, 2);
         for (size_t i = 0; i < ARRAY_LEN(loops); i++) {
@@ -192,13 +192,13 @@ char *generator_break(const char *s, enum gen_break kind, uint64_t seed, struct 
         if (!at) return NULL;
         at = strstr(at, " = 0;");
         return at ? splice(a, s, at, 5, " = 4;") : NULL;
-    case GEN_BREAK_out_of_bounds: { /* a bound taken from the wrong place: the loop runs past the output */
+    case GEN_BREAK_out_of_bounds: { /* A bound comes from the wrong place, so the loop runs past the output. */
         at = site(body, "for (int i = 0; i < ", &r);
         if (!at) return NULL;
         const char *stop = strstr(at, "; i++)");
         return stop ? splice(a, s, stop, 0, " + 16") : NULL;
     }
-    case GEN_BREAK_crash: { /* an index far outside */
+    case GEN_BREAK_crash: { /* An index lies far outside. */
         static const char *const reads[] = {"= p[j]", "x[i]", "[i * N + j]", "= o[j]"};
         size_t first = rng_below(&r, ARRAY_LEN(reads));
         for (size_t i = 0; i < ARRAY_LEN(reads); i++) {

@@ -64,10 +64,11 @@ static const char *add_input(struct prog *p, const char *base, const char *make,
     return name;
 }
 
-/* A dimension's text in __init__ or get_inputs. */
+/* Returns the text of a dimension in __init__ or get_inputs. */
 static const char *dim_text(struct prog *p, const struct shape *s, int i, bool in_init) {
     if (!s->dim_const[i]) return arena_printf(p->a, "%lld", (long long)s->d[i]);
-    size_t len = strcspn(s->dim_const[i], " "); /* "dim // 2" is dim */
+    /* "dim // 2" is dim. */
+    size_t len = strcspn(s->dim_const[i], " ");
     for (int k = 0; in_init && k < p->n_consts; k++)
         if (strlen(p->consts[k].name) == len && memcmp(p->consts[k].name, s->dim_const[i], len) == 0)
             p->consts[k].init = true;
@@ -156,7 +157,7 @@ void prog_start(struct prog *p, enum head head, const int64_t d[4]) {
 
 /* ---- Python surface forms --------------------------------------------------------------------------------------- */
 
-/* Fills in a template's $-names; $x stays for prog_python(). Unknown letters are a bug in the table. */
+/* Fills in the $-names of a template. $x stays for prog_python(). An unknown letter is a bug in the table. */
 struct fill {
     const char *k[2], *y, *p, *n, *o, *s, *g, *e, *d;
     int kd;
@@ -200,8 +201,8 @@ static const char *expand(struct prog *p, const char *t, const struct fill *f) {
     return r;
 }
 
-/* Picks one surface form of the operator and fills the node's expression; members get an __init__ line. Returns the
- * member's name, or NULL. */
+/* Picks one surface form of the operator and fills in the node's expression. Members get a line of __init__. Returns
+ * the member's name, or NULL. */
 static const char *surface(struct prog *p, struct node *nd, struct fill *f) {
     const struct op_info *info = &gen_ops[nd->op];
     int forms = 0;
@@ -240,12 +241,12 @@ static const char *second_name(struct prog *p, enum gen_op op) {
     return PICK(p, "y", "y", "other", "z");
 }
 
-/* The sequence length T, the input's second dimension, unless it has its enumerator. */
+/* Adds the sequence length T, the input's second dimension, unless it has its enumerator already. */
 static void add_time(struct prog *p) {
     if (!prog_find_dim(p, "T", 1)) add_dim(p, "T", arena_printf(p->a, "%s_D1", upper(p, p->x)), p->cur.d[1]);
 }
 
-/* A new row length: N1, N2, ... with its enumerator. */
+/* Returns the name of a new row length, N1, N2, ..., with its enumerator. */
 static const char *new_len(struct prog *p, const char *expr, int64_t value) {
     const char *name = arena_printf(p->a, "N%d", ++p->n_len);
     add_dim(p, name, expr, value);
@@ -270,7 +271,7 @@ static void add_product(struct prog *p, struct node *nd, struct fill *f, const i
         s->d[last] = o;
         return;
     }
-    /* second operand: [N, O], [O, N], [B, N, O] or [B, O, N] */
+    /* The second operand is [N, O], [O, N], [B, N, O] or [B, O, N]. */
     bool trans = nd->op == OP_matmul_t || nd->op == OP_bmm_t, batched = nd->op == OP_bmm || nd->op == OP_bmm_t;
     const char *oname =
         add_const(p, PICK(p, "out_dim", "cols", "kv_len", "width2"), arena_printf(p->a, "%lld", (long long)o), false);
@@ -309,7 +310,7 @@ static void new_plane(struct prog *p, struct shape *s, const char *h, const char
     }
 }
 
-/* Output size of a convolution over SIZE, as C text without needless terms. */
+/* Returns the output size of a convolution over SIZE, as C text without needless terms. */
 static const char *conv_size(struct prog *p, const struct node *nd, const char *size) {
     int d = 2 * nd->pad - nd->ksize;
     if (nd->stride == 1)
@@ -317,7 +318,7 @@ static const char *conv_size(struct prog *p, const struct node *nd, const char *
     return arena_printf(p->a, d < 0 ? "(%s - %d) / %d + 1" : "(%s + %d) / %d + 1", size, d < 0 ? -d : d, nd->stride);
 }
 
-/* conv: arguments out_channels, kernel, stride, padding. */
+/* Adds a convolution. Its arguments are out_channels, kernel, stride and padding. */
 static void add_conv(struct prog *p, struct node *nd, struct fill *f, const int64_t *arg) {
     struct shape *s = &p->cur;
     bool dw = nd->op == OP_depthwise_conv2d, two = nd->op != OP_conv1d;
@@ -521,7 +522,7 @@ void prog_add(struct prog *p, enum gen_op op, const int64_t arg[4], const char *
             s->d[last] *= 2;
             s->dim_const[last] = s->dim_const[last] ? arena_printf(p->a, "%s * 2", s->dim_const[last]) : NULL;
             s->len = new_len(p, arena_printf(p->a, "%s * 2", s->len), s->d[last]);
-        } else { /* embedding: table size, width */
+        } else { /* Embedding: the table's size and its width. */
             const char *vocab = add_const(p, PICK(p, "vocab_size", "num_embeddings"),
                                           arena_printf(p->a, "%lld", (long long)arg[0]), true);
             const char *dim = add_const(p, PICK(p, "embed_dim", "dim", "embedding_dim"),
@@ -578,7 +579,7 @@ const char *prog_ops(const struct prog *p) {
 
 /* ---- recipes ---------------------------------------------------------------------------------------------------- */
 
-/* Why OP cannot follow the current value, or NULL. */
+/* Says why OP cannot follow the current value, or returns NULL. */
 const char *prog_misfit(const struct prog *p, enum gen_op op) {
     const struct shape *s = &p->cur;
     bool image = s->kind == SHAPE_IMAGE, rows = s->kind == SHAPE_ROWS;
@@ -616,7 +617,7 @@ const char *prog_misfit(const struct prog *p, enum gen_op op) {
     return NULL;
 }
 
-/* Reads up to max integers separated by sep; false when there is anything else. */
+/* Reads up to max integers separated by sep. False when there is anything else. */
 static bool ints(const char *s, size_t len, char sep, int64_t *out, int max, int *n) {
     *n = 0;
     size_t i = 0;

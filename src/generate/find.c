@@ -19,7 +19,7 @@ static bool read_place(const char *text, uint64_t *seed, uint64_t *index) {
     CLEANUP_FREE char *first = xstrndup(text, n);
     int64_t s, i;
     const char *second = text + n + (text[n] != 0);
-    /* As the key is written: digits alone, none of them a zero in front. */
+    /* A key has digits alone, and no zero in front. */
     if (strspn(first, "0123456789") != n || strspn(second, "0123456789") != strlen(second)) return false;
     if ((*first == '0' && first[1]) || (*second == '0' && second[1])) return false;
     if (!parse_i64(first, &s) || !parse_i64(second, &i)) return false;
@@ -59,7 +59,7 @@ static const struct problem *enlarged(struct problem_set *set, const struct prob
     *copy = *p;
     struct problem_set one = {.arena = set->arena, .items = copy, .count = 1};
     const size_t changed = problem_set_enlarge(&one, factor);
-    set->arena = one.arena; /* the copy's text lies there */
+    set->arena = one.arena; /* The copy's text lies there. */
     return changed == 1 ? copy : NULL;
 }
 

@@ -10,9 +10,9 @@
  *   - "generated/SEED_INDEX": problem INDEX of the generator's stream SEED, made again;
  *   - either of these with "@FACTOR" behind it, of the built-in set and the generator: with FACTOR times its batch, as
  *     a run with dataset_builder.batch_factor calls it.
- * A name that stands in SOURCE word for word means that one. `set` is zero at first and may serve several calls with
- * the same source; the source is loaded into it when a name needs it. *out lives as long as the set. ST_INVALID
- * where there is no such problem; the message begins with NAME and says which key is near. */
+ * A name that stands in SOURCE word for word means that problem. `set` is zero at first and may serve several calls
+ * with the same source, which is loaded into it when a name needs it. *out lives as long as the set. ST_INVALID where
+ * there is no such problem; the message begins with NAME and says which key is near. */
 enum status problem_named(struct problem_set *set, const char *source, const char *name, const struct problem **out,
                           struct err *e) MUST_USE;
 

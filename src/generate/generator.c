@@ -1,4 +1,4 @@
-/* The public face of the generator: the sequences to leave out, the stream, recipes. */
+/* The public face of the generator: the sequences that are left out, the stream, recipes. */
 #include "generate/generator.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 struct generator {
     struct arena arena;
-    const char **ops; /* sorted */
+    const char **ops; /* Sorted. */
     size_t n;
 };
 
@@ -40,7 +40,7 @@ void generator_close(struct generator *g) {
     free(g);
 }
 
-/* "linear gelu" -> "Linear_GELU". */
+/* Makes "Linear_GELU" of "linear gelu". */
 static const char *title(const struct prog *p) {
     struct str s = STR_INIT;
     for (int i = 0; i < p->n; i++) str_addf(&s, "%s%s", i ? "_" : "", gen_ops[p->node[i].op].title);
@@ -91,7 +91,8 @@ void generator_make(const struct generator *g, uint64_t seed, uint64_t index, st
                 arena_printf(a, "generated/%llu_%llu", (unsigned long long)seed, (unsigned long long)index);
             return;
         }
-        r = p.r; /* a test problem's sequence, or too long: draw on */
+        /* It has a test problem's sequence, or is too long: draw on. */
+        r = p.r;
     }
 }
 

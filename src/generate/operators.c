@@ -1,5 +1,5 @@
 /* The operators: names, flags, Python surface forms and element-wise C. Everything else about an operator (shapes,
- * parameters, loops) follows from its class, see build.c and write_c.c. */
+ * parameters, loops) follows from its class: see build.c and write_c.c. */
 #include <string.h>
 
 #include "generate/internal.h"

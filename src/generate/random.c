@@ -50,12 +50,12 @@ static bool allowed(const struct prog *p, enum gen_op op) {
         return false;
     bool affine = op == OP_scale || op == OP_div || op == OP_shift || op == OP_sub_const || op == OP_add ||
                   op == OP_sub || op == OP_mul;
-    /* a sum over a row saturates what comes after; a mean does not */
+    /* A sum over a row saturates what comes after it; a mean does not. */
     if (p->cur.kind == SHAPE_VEC && !affine && o->cls != OP_TOTAL &&
         !(prev->op == OP_mean &&
           (op == OP_tanh || op == OP_sigmoid || op == OP_relu || op == OP_gelu || op == OP_silu || op == OP_softplus)))
         return false;
-    for (int i = 0; i < p->n; i++) /* all negative: what cuts at zero would leave nothing */
+    for (int i = 0; i < p->n; i++) /* All values are negative: what cuts at zero would leave nothing. */
         if ((p->node[i].op == OP_log_softmax || p->node[i].op == OP_logsigmoid) && o->cls == OP_EW && !affine)
             return false;
     if (prev && (prev->op == OP_log_softmax || prev->op == OP_logsigmoid) && !affine && op != OP_max &&
@@ -64,7 +64,7 @@ static bool allowed(const struct prog *p, enum gen_op op) {
     bool bounds = op == OP_clamp || op == OP_clamp_min || op == OP_relu6 || op == OP_hardtanh || op == OP_hardsigmoid;
     if (bounds && (st.big || st.clips || (pf & OPF_NONNEG && op != OP_relu6))) return false;
     if (op == OP_min || op == OP_max || op == OP_max_dim1) {
-        /* extremes of values with a bound are the bound itself */
+        /* The extremes of values with a bound are the bound itself. */
         for (int i = 0; i < p->n; i++) {
             enum gen_op q = p->node[i].op;
             bool upper =
@@ -76,7 +76,7 @@ static bool allowed(const struct prog *p, enum gen_op op) {
         }
     }
     if ((op == OP_softmax || op == OP_log_softmax || op == OP_l2_norm || op == OP_var) && st.norms > 0) return false;
-    if ((o->flags & OPF_EXP || op == OP_softsign) && (st.grows || st.big)) return false; /* amplified rounding */
+    if ((o->flags & OPF_EXP || op == OP_softsign) && (st.grows || st.big)) return false; /* It amplifies rounding. */
     if ((pf & OPF_NONNEG) &&
         (op == OP_relu || op == OP_leaky_relu || op == OP_abs || op == OP_relu6 || op == OP_elu || op == OP_selu))
         return false;
@@ -110,7 +110,7 @@ static bool try_add(struct prog *p, enum gen_op op, int64_t a0, int64_t a1, int6
     return true;
 }
 
-/* One element-wise operator; the weights favour what real modules use. */
+/* Adds one element-wise operator. The weights favour what real modules use. */
 static void add_ew(struct prog *p, bool seconds) {
     static const enum gen_op common[] = {OP_relu,  OP_relu,     OP_scale, OP_scale, OP_shift,   OP_shift, OP_leaky_relu,
                                          OP_clamp, OP_hardtanh, OP_gelu,  OP_silu,  OP_sigmoid, OP_tanh};
@@ -139,7 +139,7 @@ static void add_row_op(struct prog *p) {
     for (int i = 0; i < 30; i++)
         if (try_add(p, ops[pick(p, (int)ARRAY_LEN(ops))], 0, 0, 0, 0)) return;
 }
-/* Extremes of uniform numbers are nearly constant: such rows come from a normal distribution. */
+/* The extremes of uniform numbers are nearly constant, so such rows come from a normal distribution. */
 static void use_randn(struct prog *p) {
     p->fill = "torch.randn";
     if (!p->in[0].i64) p->in[0].make = prog_make_tensor(p, p->fill, &p->node[0].in);
@@ -155,13 +155,14 @@ static void add_reduce(struct prog *p) {
     }
 }
 
-/* A size near v, most often no power of two: what a kernel meets in the world. A multiple of four stays one. */
+/* Returns a size near v, most often no power of two, as a kernel meets it in the world. A multiple of four stays
+ * one. */
 static int64_t uneven(struct prog *p, int64_t v) {
     if (chance(p, 25)) return v;
     return v + (v >= 512 ? 20 : 4) * (pick(p, 13) - 6);
 }
 
-/* Shapes of about 2^17.5 .. 2^20 elements: eager takes 0.1-2 ms. */
+/* Draws shapes of about 2^17.5 .. 2^20 elements. Eager PyTorch takes 0.1-2 ms for them. */
 static void start_rows(struct prog *p) {
     int64_t n = uneven(p, PICK_INT(p, 128, 256, 256, 384, 512, 512, 768, 1024, 1024, 1536, 2048, 4096)),
             total = PICK_INT(p, 262144, 393216, 524288, 786432, 1048576);
@@ -376,7 +377,7 @@ void prog_random(struct prog *p) {
 
 /* ---- compositions -------------------------------------------------------------------------------------------------*/
 
-/* Sizes by what has to be computed: products and convolutions take smaller inputs. */
+/* Draws sizes by what has to be computed: products and convolutions take smaller inputs. */
 static void start_composed(struct prog *p, enum head head, bool product, bool conv) {
     if (head == HEAD_SIGNAL) {
         prog_start(
@@ -400,7 +401,7 @@ static void start_composed(struct prog *p, enum head head, bool product, bool co
     }
 }
 
-/* Integers an operator takes; false when the current shape has no fitting ones. */
+/* Draws the integers that an operator takes. False when none fit the current shape. */
 static bool draw_arguments(struct prog *p, enum gen_op op, int64_t arg[4]) {
     const struct shape *s = &p->cur;
     const int ks = PICK_INT(p, 1, 3, 3, 5);

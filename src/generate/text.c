@@ -1,5 +1,5 @@
-/* The text of answers: styles, lines, loops, sizes (by name or as numbers), helper functions, element-wise operators.
- */
+/* The text of answers: styles, lines, loops, sizes (by name or as numbers), helper functions, element-wise
+ * operators. */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,8 +10,8 @@
 
 enum { HELP_EXP = 1, HELP_LOG = 2, HELP_TANH = 4, HELP_ERF = 8, HELP_VECTOR = 16 };
 
-/* Cephes-like range reduction with Taylor coefficients: exp within 2e-7 relative; tanh, erf (Abramowitz and Stegun
- * 7.1.26) within 2e-7 absolute; log within 2e-7. All vectorise. */
+/* Range reduction as in Cephes, with Taylor coefficients. exp is within 2e-7 relative; tanh and erf (Abramowitz and
+ * Stegun 7.1.26) are within 2e-7 absolute; log is within 2e-7. All of them vectorise. */
 static const char help_exp[] =
     "static inline float fast_exp(float x) {\n"
     "  x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;\n"
@@ -70,7 +70,7 @@ bool gen_style_literal(enum gen_style s) { return gen_styles[s].literal; }
 /* ---- lines and loops -------------------------------------------------------------------------------------------- */
 
 static void put_line(struct cg *g, const char *text) {
-    if (text[0] != '#') /* directives start in the first column */
+    if (text[0] != '#') /* Directives start in the first column. */
         for (int i = 0; i < g->depth; i++) str_adds(&g->s, "  ");
     str_adds(&g->s, text);
     str_addc(&g->s, '\n');
@@ -118,14 +118,15 @@ void cg_each(struct cg *g, char var, const char *len, const char *fmt, ...) {
 
 static bool in_word(char c) { return isalnum((unsigned char)c) || c == '_' || c == '.'; }
 
-/* Length of the whole number at t, 0 when there is none; "0.5f", "x1" and the like are no numbers here. */
+/* Returns the length of the whole number at t, 0 when there is none. "0.5f", "x1" and the like are no numbers here. */
 static size_t number_len(const char *text, const char *t) {
     if (!isdigit((unsigned char)*t) || (t > text && in_word(t[-1]))) return 0;
     size_t n = strspn(t, "0123456789");
     return in_word(t[n]) ? 0 : n;
 }
 
-/* The operator in front of t, 0 for an opening bracket, a comma and whatever else starts an expression. */
+/* Returns the operator in front of t. It is 0 for an opening bracket, a comma and whatever else starts an
+ * expression. */
 static char operator_before(const char *text, const char *t) {
     while (t > text && t[-1] == ' ') t--;
     return t > text && strchr("*/%", t[-1]) ? t[-1] : 0;
@@ -142,7 +143,7 @@ static void put_number(struct str *s, size_t at, size_t len, int64_t value) {
 }
 
 /* Computes the first product or quotient of two numbers that C would compute the same way, or takes one number out of
- * its brackets; false when there is nothing left to do. i / 32 * 400 stays, i * 32 * 400 becomes i * 12800. */
+ * its brackets. False when there is nothing left to do. i / 32 * 400 stays, i * 32 * 400 becomes i * 12800. */
 static bool fold_once(struct str *s) {
     const char *text = s->p;
     for (const char *t = text; *t; t++) {
@@ -204,7 +205,7 @@ static const char *fn_name(struct cg *g, const char *name, size_t len) {
 }
 const char *cg_fn(struct cg *g, const char *name) { return fn_name(g, name, strlen(name)); }
 
-/* The function that t names, behind its '@'; moves t to the name's end. */
+/* Returns the function that t names behind its '@', and moves t to the end of the name. */
 static const char *named_fn(struct cg *g, const char **t) {
     const char *name = *t + 1;
     size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz");
@@ -231,8 +232,8 @@ void cg_add_helpers(const struct cg *g, struct str *out) {
     if (g->help & HELP_ERF) str_adds(out, help_erf);
 }
 
-/* C literal of a constant: the problem's own text with a point and an f; negative ones in parentheses are not needed
- * because templates never put a sign in front. */
+/* Adds the C literal of a constant: the problem's own text with a point and an f. Negative constants need no
+ * parentheses, because templates never put a sign in front. */
 static void add_literal(struct str *s, const char *k) {
     str_adds(s, k);
     if (!strpbrk(k, ".eE")) str_adds(s, ".0");

@@ -1,6 +1,7 @@
-/* The C answers of a program. A program is cut into segments, each one loop nest: one operator a segment (separate), or
- * as many as share a partition into rows (fused). Inside a segment every operator adds its own short text, so that an
- * answer is a concatenation: loop head, operators in order, store. The same operator is always written the same way. */
+/* The C answers of a program. A program is cut into segments, each of which is one loop nest. A segment has one
+ * operator (separate), or as many as share a partition into rows (fused). Inside a segment every operator adds its own
+ * short text, so an answer is a concatenation: loop head, operators in order, store. The same operator is always
+ * written the same way. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@ static const char *row_len(const struct cg *g, const struct node *nd) {
     return g->dom == DOM_GROUP ? "GS" : nd->in.len;
 }
 
-/* The pending element-wise operators, on v. */
+/* Adds the text of the pending element-wise operators, on v. */
 static void pending_text(struct cg *g) {
     if (g->gate) cg_line(g, "v = v * g;");
     g->gate = false;
@@ -40,8 +41,8 @@ static bool changes_length(const struct prog *p, int k) {
            p->node[k].op == OP_concat;
 }
 
-/* Where a row that exists before node k (k in the segment, or last + 1) is to be kept: the output row when no later
- * operator changes the length, else a local buffer. */
+/* Returns where a row that exists before node k (k in the segment, or last + 1) is kept: in the output row when no
+ * later operator changes the length, else in a local buffer. */
 static const char *place(struct cg *g, int k, const char *len) {
     for (int i = k; i <= g->last; i++) {
         if (!changes_length(g->p, i)) continue;
@@ -151,7 +152,7 @@ static void norm_text(struct cg *g, int k, const char *len) {
     g->writable = true;
 }
 
-/* One pass over the row with the pending operators inside. */
+/* Writes one pass over the row with the pending operators inside. */
 static void fold(struct cg *g, const char *len, const char *init, const char *clause, const char *acc) {
     cg_line(g, "%s", init);
     simd(g, clause);
@@ -245,7 +246,8 @@ static void product_text(struct cg *g, int k) {
     bool batched = nd->op == OP_bmm || nd->op == OP_bmm_t;
     const char *w = nd->in2 ? nd->in2 : nd->w;
     if (batched) {
-        const char *q = g->n_q++ ? "r" : "q"; /* two in one row: attention */
+        /* Attention has two in one row. */
+        const char *q = g->n_q++ ? "r" : "q";
         cg_line(g, "const float *%s = %s + i / T * %s * %s;", q, w, n, o1);
         w = q;
     }
@@ -324,8 +326,8 @@ static void pool_text(struct cg *g, int k) {
     g->writable = true;
 }
 
-/* One output plane (n, c) of a convolution; x is the whole input. Fast and stride 1: the kernel's taps outside, rows of
- * pixels inside, which vectorises; else a sum for every pixel. */
+/* Writes one output plane (n, c) of a convolution; x is the whole input. With fast math and stride 1 the kernel's taps
+ * are outside and rows of pixels inside, which vectorises. Else there is a sum for every pixel. */
 static void conv_text(struct cg *g, int k, const char *x) {
     const struct node *nd = &g->p->node[k];
     const struct shape *in = &nd->in, *out = &nd->out;
@@ -409,7 +411,7 @@ static int64_t row_count(const struct shape *s) {
     return n;
 }
 
-/* A product written as 4x4 register blocks; needs sizes that divide. */
+/* Returns whether a product is written as 4x4 register blocks, which needs sizes that divide. */
 static bool blocked(const struct cg *g, int k) {
     if (!g->st.fast || cls(g, k) != OP_PRODUCT) return false;
     const struct node *nd = &g->p->node[k];
@@ -434,7 +436,7 @@ static int segment(const struct cg *g, int k, enum domain *dom) {
                                            : DOM_ROW;
         return k;
     }
-    int first = k; /* first operator that is not plain element-wise */
+    int first = k; /* The first operator that is not plainly element-wise. */
     while (first < n && plain_ew(g, first)) first++;
     if (first == n || (first > k && (cls(g, first) == OP_CONV || cls(g, first) == OP_GATE || blocked(g, first) ||
                                      g->p->node[first].op == OP_batchnorm))) {
@@ -482,7 +484,7 @@ static void parallel_for(struct cg *g, bool total) {
     if (g->st.parallel) cg_line(g, total ? "#pragma omp parallel for reduction(+:total)" : "#pragma omp parallel for");
 }
 
-/* 4 rows x 4 columns (or 4 x 32) of a product at a time, accumulated in registers. */
+/* Writes 4 rows x 4 columns (or 4 x 32) of a product at a time, accumulated in registers. */
 static void blocked_text(struct cg *g, const struct node *nd, const char *src, const char *to, bool local) {
     const char *n = nd->in.len, *o1 = nd->out.len, *w = nd->in2 ? nd->in2 : nd->w;
     bool axpy = nd->op == OP_matmul || nd->op == OP_bmm, batched = nd->op == OP_bmm || nd->op == OP_bmm_t;
@@ -546,7 +548,7 @@ static void row_segment(struct cg *g, int first, int last, const char *src, cons
     const char *rows = g->dom == DOM_GROUP ? "B * G" : conv ? head->out.rows : gate ? head->out.rows : in->rows;
     const char *len0 = g->dom == DOM_GROUP ? "GS" : in->len;
     int k = first;
-    bool own_row = false; /* the blocked product has already filled rows at "o" or in h */
+    bool own_row = false; /* true: the blocked product has already filled rows at "o" or in h. */
     if (block) {
         cg_line(g, "for (int b0 = 0; b0 < %s; b0 += 4) {", rows);
         g->depth++;
@@ -570,7 +572,7 @@ static void row_segment(struct cg *g, int first, int last, const char *src, cons
         } else {
             g->cur = "o";
         }
-    } else if (g->scalar) { /* one number a row, and nothing but operators on it */
+    } else if (g->scalar) { /* There is one number a row, and only operators on it. */
         cg_loop(g, 'i', rows);
     } else {
         cg_line(g, "for (int i = 0; i < %s; i++) {", rows);
@@ -743,7 +745,7 @@ static void add_signature(const struct prog *p, struct str *s) {
     str_addf(s, ", %s *restrict out) {\n", p->out_i64 ? "int64_t" : "float");
 }
 
-/* "enum { B = X_D0, C = X_D1, ... };" */
+/* Adds "enum { B = X_D0, C = X_D1, ... };". */
 static void add_enum(const struct prog *p, struct str *s) {
     for (int i = 0; i < p->n_dims; i++)
         str_addf(s, "%s%s = %s", i ? ", " : "  enum { ", p->dims[i].name, p->dims[i].expr);
@@ -761,7 +763,7 @@ char *prog_answer(const struct prog *p, enum gen_style style) {
         const struct shape *out = &p->node[last].out;
         const char *dst = "out";
         if (last < p->n - 1) {
-            /* out itself when it has the shape and everything after works in place; else a buffer, reused in place */
+            /* out itself is used when it has the shape and everything after works in place; else a buffer. */
             bool can = same_shape(out, final) && strcmp(src, "out") != 0;
             for (int t = last + 1; can && t < p->n;) {
                 enum domain d2;

@@ -1,15 +1,17 @@
 /* The native CUDA answers of a program (docs/formats.md, backend cuda_native): element-wise operators, norms and
- * reductions of rows; a program with anything else has none. A kernel is flat, a thread an element, or has a block of
- * threads for a row, which it keeps in shared memory; a thread only ever touches its own elements of it, so that
- * threads wait for each other in sums and maxima alone. Fused, one kernel does everything; separate, each operator has
- * its own, in place on the output. As in the C answers, the same operator is always written the same way. */
+ * reductions of rows. A program with anything else has no such answer.
+ *
+ * A kernel is flat, with a thread for each element, or has a block of threads for a row, which it keeps in shared
+ * memory. A thread only touches its own elements of the row, so threads wait for each other only in sums and maxima. In
+ * a fused answer one kernel does everything. In a separate one each operator has its own kernel, which works in place
+ * on the output. As in the C answers, the same operator is always written the same way. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "generate/write_c.h"
 
-/* Longest row that a block keeps: 48 KB are there. */
+/* The longest row that a block keeps: there are 48 KB. */
 enum { ROW_MAX = 11000 };
 
 static const struct cuda_style {
@@ -55,7 +57,7 @@ static int64_t row_length(const struct shape *s) {
     return s->kind == SHAPE_IMAGE ? s->d[2] * (s->nd == 4 ? s->d[3] : 1) : s->d[s->nd - 1];
 }
 
-/* Whether there are kernels for all of it. */
+/* Returns whether there are kernels for the whole program. */
 static bool has_kernels(const struct prog *p) {
     bool reduced = false;
     for (int k = 0; k < p->n; k++) {
@@ -64,7 +66,8 @@ static bool has_kernels(const struct prog *p) {
         const bool rows = c == OP_NORM || c == OP_REDUCE;
         if (nd->in.kind != SHAPE_ROWS && nd->in.kind != SHAPE_IMAGE && !reduced) return false;
         if (!rows && !element_wise(p, k)) return false;
-        if (nd->op == OP_cumsum || nd->op == OP_argmax) return false; /* threads would have to know of each other */
+        /* Threads would have to know of each other. */
+        if (nd->op == OP_cumsum || nd->op == OP_argmax) return false;
         if (rows && (reduced || row_length(&nd->in) > ROW_MAX)) return false;
         if (reduced && c == OP_EW_PAR) return false;
         reduced |= c == OP_REDUCE;
@@ -72,10 +75,10 @@ static bool has_kernels(const struct prog *p) {
     return true;
 }
 
-struct cuda_row { /* of a kernel with a block a row */
+struct cuda_row { /* The row of a kernel with a block for each row. */
     struct cg *g;
     const char *src, *len;
-    bool held; /* the row is in o */
+    bool held; /* true: the row is in o. */
     bool sums, maxima;
 };
 
@@ -90,7 +93,7 @@ static void sum(struct cuda_row *r, const char *expr) {
     cg_line(r->g, "s = row_sum(s);");
     r->sums = true;
 }
-/* sign "": the largest; "-": the smallest, with its sign turned. */
+/* Finds the largest element (sign "") or the smallest one with its sign turned ("-"). */
 static void maximum(struct cuda_row *r, const char *sign) {
     cg_line(r->g, "m = -INFINITY;");
     each(r, "m = fmaxf(m, %so[j]);", sign);
@@ -98,7 +101,7 @@ static void maximum(struct cuda_row *r, const char *sign) {
     r->maxima = true;
 }
 
-/* The operators that are pending, between reading an element and writing it to `to`. */
+/* Writes the pending operators, between reading an element and writing it to `to`. */
 static void pass(struct cuda_row *r, const char *to) {
     struct cg *g = r->g;
     cg_line(g, "for (int j = threadIdx.x; j < %s; j += 256) {", r->len);
@@ -212,7 +215,7 @@ static void reduce(struct cuda_row *r, const struct node *nd) {
     g->scalar = true;
 }
 
-/* The body of nodes k to last as a block a row. */
+/* Writes the body of nodes k to last, with a block for each row. */
 static void row_kernel(struct cuda_row *r, int k, int last) {
     struct cg *g = r->g;
     cg_line(g, "__shared__ float o[%s];", r->len);
@@ -249,7 +252,7 @@ static void flat_kernel(struct cg *g, const char *src, int k, int last) {
     cg_line(g, "out[i] = v;");
 }
 
-/* "const float *x, const float *fc_weight, float *out", or the names alone. */
+/* Adds "const float *x, const float *fc_weight, float *out", or only the names. */
 static void add_arguments(const struct prog *p, bool types, struct str *s) {
     const char *type = types ? "const float *" : "";
     for (int i = 0; i < p->n_in; i++) str_addf(s, "%s%s%s", i ? ", " : "", type, p->in[i].name);
@@ -268,7 +271,8 @@ char *prog_cuda(const struct prog *p, enum gen_cuda_style style) {
     int n = 0;
     if (!has_kernels(p)) return NULL;
     for (int k = 0; k < p->n; k++) reduced |= cls(p, k) == OP_REDUCE;
-    if (reduced && !st->fused) return NULL; /* values between kernels have no place in an output of rows' numbers */
+    /* Values between kernels have no place in an output of one number a row. */
+    if (reduced && !st->fused) return NULL;
     add_arguments(p, true, &types);
     add_arguments(p, false, &names);
     for (int k = 0, last; k < p->n; k = last + 1) {

@@ -18,7 +18,7 @@ static void add_constants(const struct prog *p, struct str *s) {
     for (int i = 0; i < p->n_consts; i++) str_addf(s, "%s = %s\n", p->consts[i].name, p->consts[i].value);
 }
 
-/* A docstring in one of four habits: a list, a sentence, a chain of arrows, or title words. */
+/* Adds a docstring in one of four habits: a list, a sentence, a chain of arrows, or title words. */
 static void add_doc(const struct prog *p, struct str *s, int form) {
     static const char *const open[] = {"", "Applies ", "", "Model that performs "};
     str_addf(s, "    \"\"\"%s", open[form]);

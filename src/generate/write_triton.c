@@ -1,8 +1,9 @@
-/* The Triton answers of a program: a Python module with ModelNew (docs/formats.md). A program is cut into segments. One
- * is a kernel, or it is a line of the module itself where PyTorch has a library for it (products, convolutions, batch
- * norm). A kernel is flat (a block of outputs, whatever they are made of) or has a row of its input a program (norms
- * and reductions); fused, it takes in the element-wise operators around. As in the C answers, the same operator is
- * always written the same way. */
+/* The Triton answers of a program: a Python module with ModelNew (docs/formats.md).
+ *
+ * A program is cut into segments. A segment is a kernel, or a line of the module itself where PyTorch has a library for
+ * it (products, convolutions, batch norm). A kernel is flat (a block of outputs, whatever they are made of), or each of
+ * its programs has a row of the input (norms and reductions). In a fused answer it takes in the element-wise operators
+ * around. As in the C answers, the same operator is always written the same way. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 #include "generate/internal.h"
 
-/* Longest row that one program holds at once. */
+/* The longest row that one program holds at once. */
 enum { ROW_MAX = 32768 };
 
 static const struct triton_style {
@@ -26,7 +27,7 @@ static const struct triton_style {
 const char *gen_triton_style_name(enum gen_triton_style s) { return styles[s].name; }
 int gen_triton_style_share(enum gen_triton_style s) { return styles[s].share; }
 
-/* Lines on v: $0 $1 constants, $y the second operand's element, $p the parameter's. A split has v and g. */
+/* Lines on v. $0 and $1 are constants, $y is the second operand's element, $p the parameter's. A split has v and g. */
 /* clang-format off */
 static const char *const snippets[OP_COUNT] = {
     [OP_relu] = "v = tl.maximum(v, 0.0)",
@@ -74,11 +75,11 @@ static const char *const snippets[OP_COUNT] = {
 };
 /* clang-format on */
 
-/* What an output index is made of: sizes of the segment's output (n, N, C, S, H, W) and input (M, K, T). */
+/* What an output index is made of: sizes of the segment's output (n, N, C, S, H, W) and of its input (M, K, T). */
 enum dim { DIM_n, DIM_N, DIM_C, DIM_S, DIM_H, DIM_W, DIM_M, DIM_K, DIM_T, DIMS };
 static const char *const dim_names[DIMS] = {"n", "N", "C", "S", "H", "W", "M", "K", "T"};
 
-/* The partition of a value into rows: its last dimension, a plane of an image, a group of planes. */
+/* How a value is cut into rows: by its last dimension, by planes of an image, or by groups of planes. */
 enum triton_row { ROW_NONE, ROW_LAST, ROW_PLANE, ROW_GROUP };
 
 struct tg {
@@ -86,16 +87,17 @@ struct tg {
     const struct triton_style *st;
     struct str kernels, forward;
     int n_kernels, n_values;
-    const char *cur; /* Python name of the running value */
-    /* the kernel being written */
+    const char *cur; /* The Python name of the running value. */
+    /* The kernel that is being written. */
     struct str body;
     enum triton_row row;
-    bool scalar;      /* v is one number of the row */
-    int groups;       /* ROW_GROUP */
-    struct shape in;  /* of the kernel's input */
-    struct shape out; /* of its output, of the shape that operators see */
+    bool scalar;     /* true: v is one number of the row. */
+    int groups;      /* ROW_GROUP */
+    struct shape in; /* The shape of the kernel's input. */
+    /* The shape of its output, as operators see it. */
+    struct shape out;
     const char *dst;
-    const char *y[8], *w[12]; /* Python expressions of second operands and parameters */
+    const char *y[8], *w[12]; /* Python expressions of second operands and parameters. */
     int n_y, n_w;
     bool used[DIMS];
 };
@@ -107,7 +109,7 @@ static int64_t count(const struct shape *s) {
 }
 static int64_t plane(const struct shape *s) { return s->d[2] * (s->nd == 4 ? s->d[3] : 1); }
 
-/* One indented line of the kernel's body. */
+/* Adds one indented line to the kernel's body. */
 static void line(struct tg *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void line(struct tg *g, const char *fmt, ...) {
     char text[512];
@@ -140,19 +142,19 @@ static int64_t dim_value(const struct tg *g, enum dim d) {
     return 0;
 }
 
-/* A size inside the kernel: its number, or the argument that holds it. */
+/* Returns a size inside the kernel: its number, or the argument that holds it. */
 static const char *dim(struct tg *g, enum dim d) {
     if (g->st->literal) return arena_printf(g->p->a, "%lld", (long long)dim_value(g, d));
     g->used[d] = true;
     return dim_names[d];
 }
 
-/* What forward() gives for it; T is the Python name of a tensor of the output's shape. */
+/* Returns what forward() passes for it. T is the Python name of a tensor of the output's shape. */
 static const char *dim_expr(const struct tg *g, enum dim d, const char *t) {
     struct arena *a = g->p->a;
     const char *x = g->cur;
     switch (d) {
-    case DIM_n: return "n"; /* set before the launch, as a row's N */
+    case DIM_n: return "n"; /* It is set before the launch, like a row's N. */
     case DIM_N: return g->row != ROW_NONE ? "N" : arena_printf(a, "%s.shape[-1]", t);
     case DIM_C: return arena_printf(a, "%s.shape[1]", x);
     case DIM_S:
@@ -169,7 +171,7 @@ static const char *dim_expr(const struct tg *g, enum dim d, const char *t) {
     return NULL;
 }
 
-/* A second operand or a parameter becomes an argument: "y1", "w2". */
+/* Makes a second operand or a parameter an argument: "y1", "w2". */
 static const char *operand(struct tg *g, const char *expr) {
     ASSERT(g->n_y < (int)ARRAY_LEN(g->y));
     g->y[g->n_y++] = expr;
@@ -179,7 +181,8 @@ static const char *parameter(struct tg *g, const char *name) {
     ASSERT(g->n_w < (int)ARRAY_LEN(g->w));
     struct arena *a = g->p->a;
     const char *expr = arena_printf(a, "self.%s", name);
-    for (int i = 0; i < g->p->n_par; i++) { /* fc_weight of the module fc */
+    /* The parameter fc_weight belongs to the module fc. */
+    for (int i = 0; i < g->p->n_par; i++) {
         const char *us = strrchr(name, '_');
         if (g->p->par[i].member && us && strcmp(g->p->par[i].name, name) == 0)
             expr = arena_printf(a, "self.%.*s.%s", (int)(us - name), name, us + 1);
@@ -188,7 +191,7 @@ static const char *parameter(struct tg *g, const char *name) {
     return arena_printf(a, "w%d", g->n_w);
 }
 
-/* "tl.load(w1 + j, mask=m)": element of a parameter a feature or a channel. */
+/* Returns "tl.load(w1 + j, mask=m)": the element of a parameter for a feature or a channel. */
 static const char *parameter_at(struct tg *g, const char *name, const struct shape *s) {
     struct arena *a = g->p->a;
     const char *w = parameter(g, name);
@@ -206,7 +209,8 @@ static const char *parameter_at(struct tg *g, const char *name, const struct sha
     return NULL;
 }
 
-/* An element-wise operator's lines; INDEX is where the second operand's element is, MASK what its load ends with. */
+/* Writes the lines of an element-wise operator. INDEX is where the second operand's element is, MASK is what its load
+ * ends with. */
 static void element_wise(struct tg *g, const struct node *nd, const char *index, const char *mask, const char *indent) {
     CLEANUP_STR struct str s = STR_INIT;
     str_adds(&s, indent);
@@ -288,8 +292,8 @@ static void reduce(struct tg *g, const struct node *nd) {
 
 /* ---- flat kernels ------------------------------------------------------------------------------------------------ */
 
-/* Where v comes from, when the segment's operator HEAD changes the shape: k to before `at` are the operators in front.
- */
+/* Writes where v comes from when the segment's operator HEAD changes the shape. The nodes from k up to `at` are the
+ * operators in front. */
 static void flat_head(struct tg *g, int k, int at) {
     const struct node *nd = &g->p->node[at];
     struct arena *a = g->p->a;
@@ -368,7 +372,7 @@ static bool ew(const struct tg *g, int k) {
 }
 static bool loss(const struct tg *g, int k) { return cls(g, k) == OP_TOTAL && g->p->node[k].op != OP_cross_entropy; }
 
-/* The rows that a norm or a reduction works on; ROW_NONE: it is none, or rows are too long. */
+/* Returns how a norm or a reduction cuts its input into rows. ROW_NONE: it is none of these, or rows are too long. */
 static enum triton_row row_of(const struct tg *g, int k) {
     if (k >= g->p->n) return ROW_NONE;
     const struct node *nd = &g->p->node[k];
@@ -380,7 +384,8 @@ static enum triton_row row_of(const struct tg *g, int k) {
     return s->d[s->nd - 1] <= ROW_MAX ? ROW_LAST : ROW_NONE;
 }
 
-/* Operators that make a flat kernel's v in their own way; those before TAKES may be taken in. */
+/* Returns whether an operator makes a flat kernel's v in its own way. Where *takes becomes true, the operators before
+ * it may be taken in. */
 static bool flat(const struct tg *g, int k, bool *takes) {
     if (k >= g->p->n) return false;
     enum op_class c = cls(g, k);
@@ -415,7 +420,8 @@ static void add_alloc(struct tg *g, const struct node *last, bool partial) {
     } else if (g->row != ROW_NONE) {
         str_addf(f, g->row == ROW_PLANE ? "empty(%s.shape[:2]" : "empty(%s.shape[:-1]", x);
     } else {
-        int at = (int)(last - g->p->node); /* element-wise operators keep the shape of what is before them */
+        /* Element-wise operators keep the shape of what is before them. */
+        int at = (int)(last - g->p->node);
         while (ew(g, at)) at--;
         const struct node *nd = &g->p->node[at];
         enum op_class c = cls(g, at);
@@ -438,13 +444,13 @@ static void add_alloc(struct tg *g, const struct node *last, bool partial) {
     str_addf(f, ", device=%s.device%s)\n", x, last->op == OP_argmax ? ", dtype=torch.int64" : "");
 }
 
-/* The kernel of nodes k to last and its launch. */
+/* Adds the kernel of nodes k to last, and its launch. */
 static void add_kernel(struct tg *g, int k, int last, enum triton_row row) {
     const struct prog *p = g->p;
     const struct node *end = &p->node[last];
     struct arena *a = p->a;
     bool partial = cls(g, last) == OP_TOTAL, takes;
-    int at = k; /* the operator that makes a flat kernel's values */
+    int at = k; /* The operator that makes a flat kernel's values. */
     while (at < last && !flat(g, at, &takes)) at++;
     bool made = row == ROW_NONE && flat(g, at, &takes);
     g->in = p->node[k].in;
@@ -499,7 +505,7 @@ static void add_kernel(struct tg *g, int k, int last, enum triton_row row) {
         else
             line(g, "tl.store(out + %s, v, mask=m)", index);
     }
-    /* the kernel's head */
+    /* The kernel's head. */
     struct str *s = &g->kernels, *f = &g->forward;
     str_addf(s, "@triton.jit\ndef kernel%d(x", number);
     for (int i = 0; i < g->n_y; i++) str_addf(s, ", y%d", i + 1);
@@ -508,7 +514,7 @@ static void add_kernel(struct tg *g, int k, int last, enum triton_row row) {
     for (int d = 0; d < DIMS; d++)
         if (g->used[d]) str_addf(s, ", %s", dim_names[d]);
     str_addf(s, ", BLOCK: tl.constexpr):\n%s\n", str_c(&g->body));
-    /* its launch */
+    /* Its launch. */
     const char *ref = partial ? g->cur : g->dst;
     const int64_t rows = row != ROW_NONE ? count(&g->in) / row_length(g) : 0;
     if (!g->st->literal) {
@@ -557,7 +563,7 @@ static void add_kernel(struct tg *g, int k, int last, enum triton_row row) {
     }
 }
 
-/* A line of the module itself. */
+/* Adds a line of the module itself. */
 static void add_torch(struct tg *g, const struct node *nd) {
     const char *t = arena_printf(g->p->a, "t%d", ++g->n_values);
     str_addf(&g->forward, "        %s = ", t);
@@ -573,7 +579,7 @@ static void add_torch(struct tg *g, const struct node *nd) {
     g->cur = t;
 }
 
-/* Adds the segment that starts at k; returns the node after it. */
+/* Adds the segment that starts at k. Returns the node after it. */
 static int add_segment(struct tg *g, int k) {
     bool takes = false;
     int n = g->p->n, e = k;
@@ -588,7 +594,8 @@ static int add_segment(struct tg *g, int k) {
     bool parameters = false;
     for (; ew(g, e); e++) parameters |= cls(g, e) == OP_EW_PAR;
     enum triton_row row = row_of(g, e);
-    if (row != ROW_NONE) { /* norms of the same rows, up to a reduction and what follows it */
+    /* Norms of the same rows are taken together, up to a reduction and what follows it. */
+    if (row != ROW_NONE) {
         bool scalar = false;
         for (; e < n; e++) {
             if (ew(g, e)) continue;

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fs.h"
+#include "base/home.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "io/json.h"
@@ -125,12 +127,12 @@ static void describe_interval(const char *text, struct str *out) {
     struct number_interval r = parse_interval(text);
     bool lo = isfinite(r.lo), hi = isfinite(r.hi);
     if (lo && hi && !r.lo_open && !r.hi_open) {
-        str_addf(out, " from %g to %g", r.lo, r.hi);
+        str_addf(out, " from %.10g to %.10g", r.lo, r.hi);
         return;
     }
-    if (lo) str_addf(out, " %s %g", r.lo_open ? ">" : ">=", r.lo);
+    if (lo) str_addf(out, " %s %.10g", r.lo_open ? ">" : ">=", r.lo);
     if (lo && hi) str_adds(out, " and");
-    if (hi) str_addf(out, " %s %g", r.hi_open ? "<" : "<=", r.hi);
+    if (hi) str_addf(out, " %s %.10g", r.hi_open ? "<" : "<=", r.hi);
 }
 
 /* Index of a name in "a|b|c", or -1. */
@@ -610,6 +612,10 @@ enum status config_load_text(struct config *c, const char *name, const char *tex
 enum status config_load(struct config *c, const char *path, struct err *e) {
     CLEANUP_FREE char *text = NULL;
     size_t len = 0;
+    if (*path != '/' && access(path, F_OK) != 0) { /* such as configs/quickstart.yaml of a program that is installed */
+        const char *ours = arena_printf(&c->arena, "%s/%s", home_dir(), path);
+        if (fs_is_file(ours)) path = ours;
+    }
     TRY(fs_read(path, MAX_FILE_BYTES, &text, &len, e));
     return config_load_text(c, path, text, len, e);
 }
@@ -847,20 +853,38 @@ static const char *topic_from(const struct config_schema *s, size_t i) {
     return NULL;
 }
 
+/* How keys are written, for a terminal or a document. */
+struct key_style {
+    void (*section)(const char *name, size_t n, struct str *out); /* n 0: the top level */
+    void (*topic)(const char *section, size_t n, const char *topic, struct str *out);
+    void (*key)(const struct config_key *k, struct str *out);
+};
+
+/* The keys that are written: those of a schema that another one, which may be NULL, does not have. */
+struct key_choice {
+    const struct config_schema *s, *without;
+    const struct key_style *style;
+};
+
+static bool is_wanted(const struct key_choice *c, size_t i) {
+    return !c->without || !find_exact(c->without, c->s->key[i].name);
+}
+
 /* Appends the keys of a section (its name is the first n bytes of NAME) that are of a topic; NULL: of none. */
-static void help_topic(const struct config_schema *s, const char *name, size_t n, const char *topic, struct str *out) {
+static void write_topic(const struct key_choice *c, const char *name, size_t n, const char *topic, struct str *out) {
     const char *now = NULL;
-    for (size_t i = 0; i < s->count; i++) {
-        if (!is_in_section(&s->key[i], name, n)) continue;
-        const char *begins = topic_from(s, i);
+    for (size_t i = 0; i < c->s->count; i++) {
+        if (!is_in_section(&c->s->key[i], name, n)) continue;
+        const char *begins = topic_from(c->s, i);
         if (begins) now = begins;
-        if (topic ? now && strcmp(now, topic) == 0 : !now) help_key(&s->key[i], out);
+        if ((topic ? now && strcmp(now, topic) == 0 : !now) && is_wanted(c, i)) c->style->key(&c->s->key[i], out);
     }
 }
 
 /* Appends the keys of a section: those without a topic, then topic by topic. */
-static void help_section(const struct config_schema *s, const char *name, size_t n, struct str *out) {
-    help_topic(s, name, n, NULL, out);
+static void write_section(const struct key_choice *c, const char *name, size_t n, struct str *out) {
+    const struct config_schema *s = c->s;
+    write_topic(c, name, n, NULL, out);
     for (size_t i = 0; i < s->count; i++) {
         const char *topic = is_in_section(&s->key[i], name, n) ? topic_from(s, i) : NULL;
         bool shown = false;
@@ -868,26 +892,49 @@ static void help_section(const struct config_schema *s, const char *name, size_t
             const char *before = is_in_section(&s->key[k], name, n) ? topic_from(s, k) : NULL;
             shown = before && strcmp(before, topic) == 0;
         }
+        CLEANUP_STR struct str keys = STR_INIT;
         if (!topic || shown) continue;
-        str_addf(out, "%s  %s\n\n", str_has_suffix(str_c(out), "\n\n") ? "" : "\n", topic);
-        help_topic(s, name, n, topic, out);
+        write_topic(c, name, n, topic, &keys);
+        if (keys.len == 0) continue;
+        c->style->topic(name, n, topic, out);
+        str_add(out, keys.p, keys.len);
     }
 }
 
 /* Appends all keys, section by section, the top level first. A schema without sections has no headings. */
-static void help_all(const struct config_schema *s, struct str *out) {
+static void write_all(const struct key_choice *c, struct str *out) {
+    const struct config_schema *s = c->s;
     bool nested = false;
     for (size_t i = 0; i < s->count; i++) nested |= section_bytes(s->key[i].name) > 0;
-    if (nested) str_adds(out, "Keys of the top level:\n\n");
-    help_section(s, "", 0, out);
+    if (nested) c->style->section("", 0, out);
+    write_section(c, "", 0, out);
     for (size_t i = 0; i < s->count; i++) {
         const char *name = s->key[i].name;
         const size_t n = section_bytes(name);
+        CLEANUP_STR struct str keys = STR_INIT;
         if (n == 0 || !begins_section(s, i)) continue;
-        str_addf(out, "\nKeys of %.*s:\n\n", (int)n, name);
-        help_section(s, name, n, out);
+        write_section(c, name, n, &keys);
+        if (keys.len == 0) continue;
+        c->style->section(name, n, out);
+        str_add(out, keys.p, keys.len);
     }
 }
+
+/* ---- help ---------------------------------------------------------------------------------------------------------*/
+
+static void help_section(const char *name, size_t n, struct str *out) {
+    if (n == 0)
+        str_adds(out, "Keys of the top level:\n\n");
+    else
+        str_addf(out, "\nKeys of %.*s:\n\n", (int)n, name);
+}
+
+static void help_topic(const char *section, size_t n, const char *topic, struct str *out) {
+    (void)section, (void)n;
+    str_addf(out, "%s  %s\n\n", out->len == 0 || str_has_suffix(str_c(out), "\n\n") ? "" : "\n", topic);
+}
+
+static const struct key_style help_style = {help_section, help_topic, help_key};
 
 enum status config_help(const struct config_schema *schema, const char *key, struct str *out, struct err *e) {
     const struct config_key *k = key ? find_short(schema, key) : NULL;
@@ -903,11 +950,39 @@ enum status config_help(const struct config_schema *schema, const char *key, str
     }
     if (key && !is_section(schema, key)) return unknown_key(schema, "help", key, e);
     if (!key) {
-        help_all(schema, out);
+        write_all(&(struct key_choice){.s = schema, .style = &help_style}, out);
         return ST_OK;
     }
     const size_t n = strlen(key);
     for (size_t i = 0; i < schema->count; i++)
         if (strncmp(schema->key[i].name, key, n) == 0 && schema->key[i].name[n] == '.') help_key(&schema->key[i], out);
     return ST_OK;
+}
+
+/* ---- Markdown -----------------------------------------------------------------------------------------------------*/
+
+static void table_head(struct str *out) { str_adds(out, "| key | values | default | meaning |\n|---|---|---|---|\n"); }
+
+static void markdown_section(const char *name, size_t n, struct str *out) {
+    if (n > 0) str_addf(out, "\n### `%.*s`\n\n", (int)n, name);
+}
+
+static void markdown_topic(const char *section, size_t n, const char *topic, struct str *out) {
+    if (out->len) str_addc(out, '\n');
+    if (n == 0)
+        str_addf(out, "### %s\n\n", topic);
+    else
+        str_addf(out, "#### `%.*s`: %s\n\n", (int)n, section, topic);
+}
+
+static void markdown_key(const struct config_key *k, struct str *out) {
+    if (!str_has_suffix(str_c(out), "|\n")) table_head(out);
+    str_addf(out, "| `%s` | ", k->name);
+    describe_key(k, out);
+    str_addf(out, " | `%s` | %s |\n", k->def[0] ? k->def : "\"\"", k->doc);
+}
+
+void config_markdown(const struct config_schema *schema, const struct config_schema *without, struct str *out) {
+    static const struct key_style style = {markdown_section, markdown_topic, markdown_key};
+    write_all(&(struct key_choice){.s = schema, .without = without, .style = &style}, out);
 }

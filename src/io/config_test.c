@@ -320,6 +320,8 @@ static void help_and_reject(void **state) {
     assert_string_equal(e.msg, "x.yaml:1:13: batch_size: must be even, got 9");
 }
 
+#define MARKDOWN_HEAD "| key | values | default | meaning |\n|---|---|---|---|\n"
+
 /* Topics gather keys that stand apart, in each section for itself; keys in front of the first one come first. */
 static void topics(void **state) {
     (void)state;
@@ -350,6 +352,16 @@ static void topics(void **state) {
                                      "part.e: a whole number; default 1\n    Inner.\n"
                                      "\n  One\n\n"
                                      "part.f: a whole number; default 1\n    Last.\n");
+    /* The same as Markdown, without the keys that another schema has. */
+    const struct config_schema other = {.key = keys + 1, .count = 2, .values_bytes = sizeof(struct values)};
+    str_clear(&out);
+    config_markdown(&s, &other, &out);
+    assert_string_equal(str_c(&out), MARKDOWN_HEAD
+                        "| `a` | a whole number | `1` | First. |\n"
+                        "\n### One\n\n" MARKDOWN_HEAD "| `d` | a whole number | `1` | Fourth. |\n"
+                        "\n### Two\n\n" MARKDOWN_HEAD "| `c` | a whole number | `1` | Third. |\n"
+                        "\n### `part`\n\n"
+                        "#### `part`: One\n\n" MARKDOWN_HEAD "| `part.f` | a whole number | `1` | Last. |\n");
 }
 
 /* Names of other programs: another name of a key, one that is refused, one that sets nothing. Null is always taken. */

@@ -1,4 +1,4 @@
-/* The cache of huggingface_hub, read and written; which files a model, an adapter or a data set needs. */
+/* Reads and writes the cache of huggingface_hub, and knows which files a model, an adapter or a data set needs. */
 #include "io/hub.h"
 
 #include <ctype.h>
@@ -24,7 +24,7 @@
 #include "io/json.h"
 
 enum {
-    MAX_NAME = 96, /* the Hub's own limit */
+    MAX_NAME = 96, /* This is the Hub's own limit. */
     MAX_REVISION = 200,
     MAX_LISTING_BYTES = 64 << 20,
     MAX_INDEX_BYTES = 64 << 20,
@@ -80,7 +80,7 @@ void hub_settings_read(struct hub_settings *s) {
     else
         home = arena_printf(a, "%s/.cache/huggingface", env("HOME") ? env("HOME") : ".");
     const char *cache = env("HF_HUB_CACHE");
-    if (!cache) cache = env("HUGGINGFACE_HUB_CACHE"); /* its former name */
+    if (!cache) cache = env("HUGGINGFACE_HUB_CACHE"); /* This was its former name. */
     s->cache = cache ? expand(a, cache) : arena_printf(a, "%s/hub", home);
     char *endpoint = arena_strdup(a, env("HF_ENDPOINT") ? env("HF_ENDPOINT") : "https://huggingface.co");
     for (size_t n = strlen(endpoint); n > 0 && endpoint[n - 1] == '/';) endpoint[--n] = 0;
@@ -94,7 +94,8 @@ void hub_settings_free(struct hub_settings *s) {
     *s = (struct hub_settings){.arena = ARENA_INIT};
 }
 
-/* Letters, digits, - _ . without "--" and "..", not beginning or ending in - or . (the Hub's rule). */
+/* Returns whether this is a part of a name by the Hub's rule: letters, digits, - _ . without "--" and "..", and no - or
+ * . at either end. */
 static bool is_name_part(const char *p, size_t n) {
     if (n == 0 || n > MAX_NAME) return false;
     for (size_t i = 0; i < n; i++) {
@@ -105,7 +106,8 @@ static bool is_name_part(const char *p, size_t n) {
     return true;
 }
 
-/* Branches may have slashes; what would leave the folder refs/ or upset an address may not be in them. */
+/* Returns whether this may be a revision. Branches may have slashes, but nothing that would leave the folder refs/ or
+ * upset an address. */
 static bool is_revision(const char *r) {
     const size_t n = strlen(r);
     if (n == 0 || n > MAX_REVISION || r[0] == '/' || r[0] == '.' || r[0] == '-' || r[n - 1] == '/') return false;
@@ -126,7 +128,7 @@ bool hub_is_name(const char *name) {
 
 static bool is_commit(const char *r) { return strlen(r) == COMMIT_HEX && strspn(r, "0123456789abcdef") == COMMIT_HEX; }
 
-/* A path inside a repository that may become one inside the cache. */
+/* Returns whether a path inside a repository may become one inside the cache. */
 static bool is_safe_path(const char *p) {
     if (!*p || strlen(p) > 500) return false;
     for (const char *part = p;; part++) {
@@ -147,12 +149,12 @@ struct hub {
     struct http http;
     enum hub_kind kind;
     const char *repo, *revision;
-    const char *prefix; /* of addresses: "" or "datasets/" */
+    const char *prefix; /* Of addresses: "" or "datasets/". */
     const char *folder; /* models--ORG--NAME */
-    const char *store;  /* its path */
+    const char *store;  /* Its path. */
     char commit[COMMIT_HEX + 1];
-    const char *snapshot; /* path; of commit */
-    const char **listed;  /* files of the repository, once asked for */
+    const char *snapshot; /* The path of the commit's snapshot. */
+    const char **listed;  /* The files of the repository, once they were asked for. */
     size_t n_listed;
     int64_t fetched_bytes;
     int n_fetched;
@@ -171,7 +173,7 @@ static bool is_here(struct hub *h, const char *name) { return fs_is_file(in_snap
 
 static const char *ref_path(struct hub *h) { return arena_printf(&h->arena, "%s/refs/%s", h->store, h->revision); }
 
-/* The commit that the revision stood for when it was last looked up. */
+/* Finds the commit that the revision stood for when it was last looked up. */
 static bool cached_commit(struct hub *h) {
     CLEANUP_FREE char *text = NULL;
     if (is_commit(h->revision)) {
@@ -195,7 +197,7 @@ static enum status write_ref(struct hub *h, struct err *e) {
     return fs_write_atomic(path, h->commit, COMMIT_HEX, e);
 }
 
-/* The shards that an index names, each once, in arena memory. */
+/* Reads the shards that an index names, each once, into arena memory. */
 static enum status read_shards(struct hub *h, const char ***out, size_t *n, struct err *e) {
     const char *path = in_snapshot(h, "model.safetensors.index.json"), *tensor;
     CLEANUP_JSON json_t *j = NULL;
@@ -219,7 +221,7 @@ static enum status read_shards(struct hub *h, const char ***out, size_t *n, stru
 /* A data set has no files that it must have, so a finished download leaves a mark. */
 static const char *mark_path(struct hub *h) { return arena_printf(&h->arena, "%s/.kernelrl/%s", h->store, h->commit); }
 
-/* The first file that the snapshot lacks, or NULL. */
+/* Returns the first file that the snapshot lacks, or NULL. */
 static const char *first_missing_of(struct hub *h, enum hub_kind kind) {
     if (kind == HUB_DATASET) return fs_is_file(mark_path(h)) ? NULL : "a file of the data set";
     if (kind == HUB_CHECKPOINT) {
@@ -247,7 +249,7 @@ static const char *first_missing_of(struct hub *h, enum hub_kind kind) {
 
 static const char *first_missing(struct hub *h) { return first_missing_of(h, h->kind); }
 
-/* Files of a data set that is in the cache without our mark: put there by another program. */
+/* Returns whether a data set lies in the cache without our mark: another program has put it there. */
 static bool has_data_files(const char *dir, int depth) {
     char **names = NULL;
     size_t n = 0;
@@ -267,9 +269,9 @@ static bool has_data_files(const char *dir, int depth) {
 
 /* ---- hashes ------------------------------------------------------------------------------------------------------ */
 
-/* Compares a file with its ETag: 64 hex digits are its SHA-256 (large files), 40 the hash git gives it (small ones).
- * Any other ETag, as mirrors may send it, says nothing. Reads what is on the disk, so that no doubt is left about how
- * it came there. ST_INVALID when they differ. */
+/* Compares a file with its ETag. 64 hex digits are its SHA-256 (large files); 40 are the hash that git gives it (small
+ * ones). Any other ETag, as mirrors may send it, says nothing. The file is read from the disk, so that no doubt is left
+ * about how it came there. ST_INVALID when they differ. */
 static enum status check_hash(struct hub *h, const char *what, int fd, int64_t size, const char *etag, struct err *e) {
     const size_t digits = strlen(etag);
     if ((digits != 64 && digits != 40) || strspn(etag, "0123456789abcdef") != digits) {
@@ -282,7 +284,8 @@ static enum status check_hash(struct hub *h, const char *what, int fd, int64_t s
     char hex[2 * EVP_MAX_MD_SIZE + 1] = "", head[40];
     enum status st = ST_OK;
     bool ok = md && EVP_DigestInit_ex(md, digits == 64 ? EVP_sha256() : EVP_sha1(), NULL) == 1;
-    if (ok && digits == 40) { /* git hashes "blob SIZE\0" and the contents */
+    /* git hashes "blob SIZE\0" and the contents. */
+    if (ok && digits == 40) {
         const int n = snprintf(head, sizeof head, "blob %lld", (long long)size) + 1;
         ok = EVP_DigestUpdate(md, head, (size_t)n) == 1;
     }
@@ -317,7 +320,7 @@ done:
 
 /* ---- one file ---------------------------------------------------------------------------------------------------- */
 
-/* Takes the lock of a blob, which huggingface_hub takes too. *fd stays open while it is held. */
+/* Takes the lock of a blob, which huggingface_hub takes, too. *fd stays open while it is held. */
 static enum status lock(struct hub *h, const char *path, const char *what, int *fd, struct err *e) {
     bool said = false;
     for (;;) {
@@ -325,7 +328,7 @@ static enum status lock(struct hub *h, const char *path, const char *what, int *
         if (*fd < 0) return FAIL(e, ST_IO, "%s: cannot create the lock file: %s", path, strerror(errno));
         while (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
             if (errno == EINTR) continue;
-            /* A file system without locks: the download survives a second writer, see hub_http.c. */
+            /* This file system has no locks. The download survives a second writer: see hub_http.c. */
             if (errno != EWOULDBLOCK) return ST_OK;
             if (!said) log_info("%s: %s: another process is downloading it; waiting", h->repo, what);
             said = true;
@@ -336,7 +339,7 @@ static enum status lock(struct hub *h, const char *path, const char *what, int *
             }
             nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
         }
-        /* Its last holder may have removed it: then it locks nothing. */
+        /* Its last holder may have removed the file. Then it locks nothing. */
         struct stat mine, named;
         if (fstat(*fd, &mine) == 0 && stat(path, &named) == 0 && mine.st_ino == named.st_ino) return ST_OK;
         close(*fd);
@@ -354,7 +357,7 @@ static enum status check_space(const struct hub *h, const char *what, int64_t ne
                 h->repo, what, (double)need * 1e-9, have * 1e-9, h->set.cache);
 }
 
-/* Downloads a blob: what an interrupted call left is continued, and thrown away once when its hash is wrong. */
+/* Downloads a blob. What an interrupted call has left is continued. It is thrown away once when its hash is wrong. */
 static enum status download(struct hub *h, const char *name, const char *url, const char *blob,
                             const struct http_answer *a, struct err *e) {
     const char *part = arena_printf(&h->arena, "%s.incomplete", blob);
@@ -471,6 +474,7 @@ static enum status fetch_if_listed(struct hub *h, const char *name, struct err *
 
 static enum status fetch_tokenizer(struct hub *h, struct err *e) {
     TRY(fetch_if_listed(h, "tokenizer_config.json", e));
+    TRY(fetch_if_listed(h, "chat_template.jinja", e));
     if (is_listed(h, "tokenizer.json")) return fetch_file(h, "tokenizer.json", e);
     if (!is_listed(h, "vocab.json") || !is_listed(h, "merges.txt"))
         return FAIL(e, ST_UNSUPPORTED,
@@ -488,7 +492,7 @@ static enum status fetch_prompt(struct hub *h, struct err *e) {
     return fetch_tokenizer(h, e);
 }
 
-/* Small files first, so that whatever speaks against the model is found before gigabytes have been loaded. */
+/* Small files come first, so that whatever speaks against the model is found before gigabytes have been loaded. */
 static enum status fetch_model(struct hub *h, struct err *e) {
     if (!is_listed(h, "config.json"))
         return FAIL(e, ST_UNSUPPORTED, "%s: no config.json: %s", h->repo,
@@ -533,7 +537,7 @@ static bool has_form(const char *name, int form) {
     return str_has_suffix(name, suffix[form]) || (form == 0 && str_has_suffix(name, ".jsonl.zst"));
 }
 
-/* Rows in the easiest form that there is. */
+/* Fetches rows in the easiest form that there is. */
 static enum status fetch_dataset(struct hub *h, struct err *e) {
     for (int form = 0; form < 3; form++) {
         size_t n = 0;

@@ -23,40 +23,47 @@
 #include "base/err.h"
 
 enum hub_kind {
-    HUB_MODEL,      /* config.json, tokenizer, model.safetensors or its index and shards */
-    HUB_TOKENIZER,  /* tokenizer.json, or vocab.json and merges.txt; tokenizer_config.json */
-    HUB_PROMPT,     /* those, and config.json: what makes a prompt */
+    HUB_MODEL,      /* config.json, tokenizer, model.safetensors or its index and shards. */
+    HUB_TOKENIZER,  /* tokenizer.json, or vocab.json and merges.txt; tokenizer_config.json. */
+    HUB_PROMPT,     /* Those, and config.json: they make a prompt. */
     HUB_ADAPTER,    /* adapter_config.json, adapter_model.safetensors */
-    HUB_CHECKPOINT, /* an adapter where the repository holds one, else a model */
-    HUB_DATASET     /* the .jsonl files of a data set, else its .parquet files, else its .py files */
+    HUB_CHECKPOINT, /* An adapter where the repository holds one, else a model. */
+    /* The .jsonl files of a data set, else its .parquet files, else its .py files. */
+    HUB_DATASET
 };
 
 struct hub_request {
     enum hub_kind kind;
-    const char *name;            /* "ORG/NAME" or "ORG/NAME@REVISION" */
-    const char *revision;        /* branch, tag or commit where the name has none; NULL or "": main */
-    const volatile bool *cancel; /* may be NULL; true ends a download, to be gone on with by the next call */
-    double backoff_s;            /* pause after the first failure, doubled after each; 0: one second */
+    const char *name; /* "ORG/NAME" or "ORG/NAME@REVISION" */
+    /* A branch, tag or commit, where the name has none. NULL or "": main. */
+    const char *revision;
+    /* May be NULL. true ends a download, which the next call goes on with. */
+    const volatile bool *cancel;
+    /* The pause after the first failure. It doubles after each. 0: one second. */
+    double backoff_s;
 };
 
-/* True for "ORG/NAME" and "ORG/NAME@REVISION" as the Hub allows them. Says nothing about a file of that name. */
+/* Returns whether this is "ORG/NAME" or "ORG/NAME@REVISION" as the Hub allows them. It says nothing about a file of
+ * that name. */
 bool hub_is_name(const char *name);
 
-/* The folder that holds the files of r->kind: *dir is malloc'ed, the files in it are read-only links. No request is
- * made when the cache has them all; a branch is then what it was when it was last downloaded. Otherwise downloads what
- * is missing, with a progress line: partial files are continued, every file is checked against its hash before it gets
- * its name, transient failures are repeated. Processes that want the same file wait for each other. Errors: ST_CONFIG
- * (no such repository, revision or file; no access; not cached and offline), ST_UNSUPPORTED (the repository holds
- * something else), ST_IO (network, server, disk), ST_PARSE (a reply or an index that is malformed), ST_CANCELLED. The
- * message names what was asked for and what to do. */
+/* Finds the folder that holds the files of r->kind. The caller frees *dir; the files in it are read-only links. No
+ * request is made when the cache has all of them; a branch is then what it was when it was last downloaded. Otherwise
+ * the missing files are downloaded, with a progress line. Partial files are continued. Every file is checked against
+ * its hash before it gets its name. Transient failures are repeated. Processes that want the same file wait for each
+ * other.
+ *
+ * Errors: ST_CONFIG (no such repository, revision or file; no access; not cached and offline), ST_UNSUPPORTED (the
+ * repository holds something else), ST_IO (network, server, disk), ST_PARSE (a reply or an index is malformed),
+ * ST_CANCELLED. The message names what was asked for and says what to do. */
 enum status hub_open(const struct hub_request *r, char **dir, struct err *e) MUST_USE;
 
-/* What the environment says; strings live in the arena. */
+/* What the environment says. Strings live in the arena. */
 struct hub_settings {
     struct arena arena;
-    const char *cache;    /* directory, which need not exist */
-    const char *endpoint; /* without a slash at its end */
-    const char *token;    /* NULL: none */
+    const char *cache;    /* A directory, which need not exist. */
+    const char *endpoint; /* It has no slash at its end. */
+    const char *token;    /* NULL: there is none. */
     bool offline;
 };
 void hub_settings_read(struct hub_settings *s);

@@ -17,9 +17,9 @@
 
 enum {
     MAX_HOPS = 10,
-    MAX_FAILURES = 5, /* in a row, without a byte of progress */
+    MAX_FAILURES = 5, /* So many failures in a row, without a byte of progress, end the download. */
     CONNECT_TIMEOUT_S = 15,
-    STALL_S = 30, /* under STALL_BYTES_PER_S for so long: the connection is taken for lost */
+    STALL_S = 30, /* A connection that is under STALL_BYTES_PER_S for so long counts as lost. */
     STALL_BYTES_PER_S = 100,
     MAX_RETRY_AFTER_S = 60,
 };
@@ -28,17 +28,18 @@ enum {
 struct exchange {
     struct http *h;
     const char *what;
-    bool head, transient; /* transient: what failed may pass */
-    int64_t from;         /* first byte asked for */
+    bool head, transient; /* transient: what failed may pass. */
+    int64_t from;         /* The first byte that is asked for. */
     struct http_answer a;
-    /* Gets the body of a 200 or 206 and says whether to go on. */
+    /* Gets the body of a 200 or 206. Returns whether to go on. */
     bool (*body)(struct exchange *x, const char *p, size_t n);
-    bool began; /* body has been called */
+    bool began; /* true: body has been called. */
     struct str *text;
     size_t max_text;
     int fd, write_errno;
-    int64_t at, size; /* next byte of the file; bytes of the whole, -1 unknown */
-    bool refused;     /* body said no, for the reason in `why` */
+    int64_t at, size; /* at: the next byte of the file. size: the bytes of the whole file, -1 unknown. */
+    /* true: body has refused to go on, for the reason in `why`. */
+    bool refused;
     char why[200];
     double start_s, shown_s;
     int64_t start_at;
@@ -47,7 +48,8 @@ struct exchange {
 /* ---- headers ----------------------------------------------------------------------------------------------------- */
 
 static void copy_value(char *out, size_t size, const char *p, size_t n) {
-    if (n >= size) n = 0; /* too long to be what it should be: as if it were not there */
+    /* It is too long to be what it should be, and counts as missing. */
+    if (n >= size) n = 0;
     memcpy(out, p, n);
     out[n] = 0;
 }
@@ -59,7 +61,7 @@ static int64_t number(const char *p, size_t n) {
     return parse_i64(text, &v) && v >= 0 ? v : -1;
 }
 
-/* W/"abc" and "abc" stand for abc. */
+/* Copies an ETag. W/"abc" and "abc" stand for abc. */
 static void copy_etag(char *out, size_t size, const char *p, size_t n) {
     if (n > 2 && memcmp(p, "W/", 2) == 0) p += 2, n -= 2;
     if (n > 1 && p[0] == '"' && p[n - 1] == '"') p++, n -= 2;
@@ -114,10 +116,12 @@ static size_t on_body(char *p, size_t one, size_t bytes, void *ctx) {
     struct exchange *x = ctx;
     const size_t n = one * bytes;
     const long code = response_code(x);
-    if (!x->body || (code != 200 && code != 206)) return n; /* what a redirect or an error says is not wanted */
+    /* The body of a redirect or of an error is not wanted. */
+    if (!x->body || (code != 200 && code != 206)) return n;
     if (x->body(x, p, n)) return n;
     x->refused = true;
-    return n == 0 ? 1 : 0; /* any other number than n ends the transfer */
+    /* Any other number than n ends the transfer. */
+    return n == 0 ? 1 : 0;
 }
 
 static void show(struct exchange *x) {
@@ -141,8 +145,8 @@ static bool to_text(struct exchange *x, const char *p, size_t n) {
     return true;
 }
 
-/* Bytes go to their own places, so that a second writer (flock does not hold on every network file system) does no
- * harm: it writes the same. */
+/* Writes bytes to their own places. So a second writer does no harm, because it writes the same: flock does not hold on
+ * every network file system. */
 static bool to_file(struct exchange *x, const char *p, size_t n) {
     if (!x->began) {
         x->began = true;
@@ -154,7 +158,8 @@ static bool to_file(struct exchange *x, const char *p, size_t n) {
                 return false;
             }
         }
-        x->start_s = x->shown_s = clock_now_s(); /* what is done at once shows no progress */
+        /* A transfer that is done at once shows no progress. */
+        x->start_s = x->shown_s = clock_now_s();
         x->start_at = x->at;
     }
     if (x->size >= 0 && x->at + (int64_t)n > x->size) {
@@ -185,7 +190,7 @@ static int on_progress(void *ctx, curl_off_t dl_total, curl_off_t dl_now, curl_o
 
 /* ---- one exchange ------------------------------------------------------------------------------------------------ */
 
-/* Scheme, host and port are equal. */
+/* Returns whether scheme, host and port are equal. */
 static bool same_origin(const char *one, const char *two) {
     static const CURLUPart parts[] = {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT};
     CURLU *a = curl_url(), *b = curl_url();
@@ -202,7 +207,7 @@ static bool same_origin(const char *one, const char *two) {
     return same;
 }
 
-/* Where a redirect leads, in memory of curl's; NULL when it is no http address, or would give up encryption. */
+/* Returns where a redirect leads, in curl's memory; NULL when that is no http address, or would give up encryption. */
 static char *redirect_target(const char *from, const char *location) {
     char *out = NULL;
     CURLU *u = curl_url();
@@ -219,7 +224,7 @@ static char *redirect_target(const char *from, const char *location) {
     return out;
 }
 
-/* Addresses are shown without their query: that of a signed address is a key. */
+/* Addresses are shown without their query, because the query of a signed address is a key. */
 static int shown_length(const char *url) { return (int)strcspn(url, "?"); }
 
 static enum status fail_status(const struct exchange *x, const char *url, struct err *e) {
@@ -227,7 +232,8 @@ static enum status fail_status(const struct exchange *x, const char *url, struct
     const struct http_answer *a = &x->a;
     const int n = shown_length(url);
     const char *code = a->error_code;
-    if (a->status < 500 && a->status != 429 && !same_origin(url, h->endpoint)) /* storage: says nothing of the name */
+    /* Storage says nothing about the name. */
+    if (a->status < 500 && a->status != 429 && !same_origin(url, h->endpoint))
         return FAIL(e, ST_IO, "%s: %s: %.*s, where %s keeps the file, answered %ld; try again later", h->repo, x->what,
                     n, url, h->endpoint, a->status);
     if (a->status == 401)
@@ -276,7 +282,8 @@ static enum status fail_curl(struct exchange *x, const char *url, CURLcode code,
     switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
-    case CURLE_COULDNT_CONNECT: x->transient = h->reached; break; /* a machine without a network is told at once */
+    /* A machine without a network is told so at once. */
+    case CURLE_COULDNT_CONNECT: x->transient = h->reached; break;
     case CURLE_OPERATION_TIMEDOUT:
     case CURLE_PARTIAL_FILE:
     case CURLE_GOT_NOTHING:
@@ -300,7 +307,7 @@ static enum status fail_curl(struct exchange *x, const char *url, CURLcode code,
 static CURLcode perform(struct exchange *x, const char *url) {
     struct http *h = x->h;
     CURL *c = h->curl;
-    curl_easy_reset(c); /* connections stay */
+    curl_easy_reset(c); /* Connections stay. */
     curl_easy_setopt(c, CURLOPT_URL, url);
     curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
@@ -344,12 +351,12 @@ static CURLcode perform(struct exchange *x, const char *url) {
     return code;
 }
 
-/* The request with its redirects, once. */
+/* Makes the request with its redirects, once. */
 static enum status exchange_once(struct exchange *x, const char *first, struct err *e) {
     x->a = (struct http_answer){.size = -1};
     x->began = x->refused = x->transient = false;
     x->write_errno = 0;
-    char *url = NULL; /* curl's */
+    char *url = NULL; /* Belongs to curl. */
     const char *at = first;
     enum status st = ST_OK;
     for (int hop = 0;; hop++) {
@@ -384,7 +391,7 @@ static enum status exchange_once(struct exchange *x, const char *first, struct e
 
 static bool cancelled(const struct http *h) { return h->cancel && *h->cancel; }
 
-/* Waits before the next attempt; false when there is to be none. */
+/* Waits before the next attempt. False when there is to be none. */
 static bool pause_before_retry(const struct exchange *x, int failures, const struct err *e) {
     if (!x->transient || failures >= MAX_FAILURES || cancelled(x->h)) return false;
     double wait_s = (x->h->backoff_s > 0 ? x->h->backoff_s : 1) * (double)(1 << (failures - 1));
@@ -396,7 +403,7 @@ static bool pause_before_retry(const struct exchange *x, int failures, const str
     return !cancelled(x->h);
 }
 
-/* The caller's error stays as it was when a retry succeeds. */
+/* Repeats an exchange. The caller's error stays as it was when a retry succeeds. */
 static enum status exchange_retried(struct exchange *x, const char *url, struct err *e) {
     for (int failures = 1;; failures++) {
         struct err mine = {0};
@@ -459,11 +466,12 @@ enum status http_download(struct http *h, const char *url, const char *what, int
                       (long long)x.at, (long long)size);
         }
         if (st == ST_OK) break;
-        if (x.a.status == 416 && from > 0) { /* what is there is longer than the file: it cannot be its beginning */
+        /* 416: the partial file is longer than the remote one, so it is not its beginning. Start over. */
+        if (x.a.status == 416 && from > 0) {
             from = 0;
             continue;
         }
-        /* After a restart from 0 the bytes behind x.at are those of before, and as good. */
+        /* After a restart from 0, the bytes behind x.at are those of before, and as good. */
         failures = x.at > from ? 1 : failures + 1;
         from = i64_max(from, x.at);
         if (!pause_before_retry(&x, failures, &mine)) {

@@ -25,7 +25,7 @@ enum status js_load(const char *path, size_t max_bytes, json_t **out, struct err
 
 void js_cleanup(json_t **j) { json_decref(*j); }
 
-/* A few words on a value, for "got ...". */
+/* Says in a few words what a value is, for "got ...". */
 static void describe(const json_t *v, char *buf, size_t n) {
     switch (v ? json_typeof(v) : JSON_NULL) {
     case JSON_OBJECT: snprintf(buf, n, "an object"); break;
@@ -111,7 +111,8 @@ enum status js_opt_str(const json_t *o, const char *where, const char *key, cons
 /* ---- appender -----------------------------------------------------------------------------------------------------
  */
 
-/* Length of the well-formed UTF-8 sequence at p (RFC 3629: no overlong forms, no surrogates), 0 if there is none. */
+/* Returns the length of the well-formed UTF-8 sequence at p (RFC 3629: no overlong forms, no surrogates), 0 if there is
+ * none. */
 static size_t utf8_len(const unsigned char *p, size_t n) {
     if (p[0] < 0x80) return 1;
     size_t len = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
@@ -226,5 +227,6 @@ static int dump_to_str(const char *buf, size_t n, void *s) {
 void js_put_json(struct str *s, const char *key, const json_t *v) {
     separate(s, key);
     int rc = json_dump_callback(v, dump_to_str, s, JSON_COMPACT | JSON_ENCODE_ANY);
-    ASSERT(rc == 0); /* fails only for circular values */
+    /* This fails only for circular values. */
+    ASSERT(rc == 0);
 }

@@ -13,23 +13,25 @@
 
 enum { READ_BYTES = 1 << 17, ZSTD_LEVEL = 3 };
 
-/* A frame may ask its reader for a window of up to 2^27 bytes (zstd's own default bound). */
+/* A frame may ask its reader for a window of up to 2^27 bytes, which is zstd's own default bound. */
 struct jsonl_reader {
     char *path;
-    int fd;                   /* -1 when reading from memory */
-    const unsigned char *mem; /* what is left of the borrowed memory */
+    int fd;                   /* -1 when it reads from memory. */
+    const unsigned char *mem; /* What is left of the borrowed memory. */
     size_t mem_left;
-    ZSTD_DCtx *zstd;   /* NULL for plain files */
-    unsigned char *in; /* compressed input */
+    ZSTD_DCtx *zstd;   /* NULL for plain files. */
+    unsigned char *in; /* Compressed input. */
     size_t in_pos, in_len;
-    bool in_frame; /* in the middle of a zstd frame */
+    bool in_frame; /* true: it is in the middle of a zstd frame. */
     size_t max_line_bytes;
-    struct str buf; /* decoded bytes; [pos, len) is not yet returned */
+    struct str buf; /* Decoded bytes. [pos, len) has not been returned yet. */
     size_t pos;
-    size_t scanned; /* bytes of buf known to hold no newline beyond pos */
+    /* Bytes of buf beyond pos that are known to hold no newline. */
+    size_t scanned;
     int64_t line;
-    int64_t dropped; /* decoded bytes that were in buf before and are gone */
-    int64_t line_at; /* where in the decoded text the line last returned begins */
+    int64_t dropped; /* Decoded bytes that were in buf before and are gone. */
+    /* Where in the decoded text the line begins that was returned last. */
+    int64_t line_at;
     bool eof, torn;
 };
 
@@ -39,7 +41,7 @@ static struct jsonl_reader *reader_new(const char *path, bool zstd, size_t max_l
     r->fd = -1;
     r->max_line_bytes = max_line_bytes;
     r->in = xmalloc(READ_BYTES);
-    str_adds(&r->buf, ""); /* buf.p is never NULL */
+    str_adds(&r->buf, ""); /* So buf.p is never NULL. */
     if (zstd) {
         r->zstd = ZSTD_createDCtx();
         ASSERT(r->zstd);
@@ -63,7 +65,7 @@ struct jsonl_reader *jsonl_open_memory(const char *name, const void *data, size_
     return r;
 }
 
-/* Up to cap bytes of the file; *n is 0 at its end. */
+/* Reads up to cap bytes of the file. *n is 0 at its end. */
 static enum status read_raw(struct jsonl_reader *r, void *dst, size_t cap, size_t *n, struct err *e) {
     if (r->fd < 0) {
         *n = r->mem_left < cap ? r->mem_left : cap;
@@ -139,7 +141,7 @@ enum status jsonl_next(struct jsonl_reader *r, const char **line, size_t *len, s
         if (!nl && !r->eof) {
             r->scanned = have;
             if (have > r->max_line_bytes) goto too_long;
-            if (r->pos > 0) { /* keep only the unfinished line */
+            if (r->pos > 0) { /* Only the unfinished line is kept. */
                 memmove(r->buf.p, start, have);
                 r->buf.len = have;
                 r->dropped += (int64_t)r->pos;
@@ -150,7 +152,7 @@ enum status jsonl_next(struct jsonl_reader *r, const char **line, size_t *len, s
             if (!more) TRY(fill(r, e));
             continue;
         }
-        if (!nl && have == 0) return ST_OK; /* the end */
+        if (!nl && have == 0) return ST_OK; /* This is the end. */
         size_t n = nl ? (size_t)(nl - start) : have;
         if (n > r->max_line_bytes) goto too_long;
         r->line++;
@@ -160,7 +162,7 @@ enum status jsonl_next(struct jsonl_reader *r, const char **line, size_t *len, s
         if (!nl) r->torn = true;
         if (n > 0 && start[n - 1] == '\r') n--;
         if (is_blank(start, n)) continue;
-        start[n] = 0; /* on the newline, or on the string's own NUL */
+        start[n] = 0; /* This is the newline, or the string's own NUL. */
         *line = start;
         if (len) *len = n;
         return ST_OK;
@@ -198,13 +200,13 @@ struct jsonl_writer {
     size_t packed_cap;
 };
 
-/* Bytes of a plain file up to and with its last newline. */
+/* How many bytes of a plain file there are up to its last newline, with it. */
 static off_t whole_lines(const unsigned char *p, size_t n) {
     while (n > 0 && p[n - 1] != '\n') n--;
     return (off_t)n;
 }
 
-/* Whether a frame decodes to its end; its checksum is checked on the way. */
+/* Returns whether a frame decodes to its end. Its checksum is checked on the way. */
 static bool frame_is_sound(const unsigned char *p, size_t n) {
     ZSTD_DCtx *d = ZSTD_createDCtx();
     ASSERT(d);
@@ -221,8 +223,8 @@ static bool frame_is_sound(const unsigned char *p, size_t n) {
     return rc == 0;
 }
 
-/* Bytes of a compressed file up to the end of its last sound frame. Only the tail is decoded: an interrupted write can
- * damage nothing before it. */
+/* How many bytes of a compressed file there are up to the end of its last sound frame. Only the tail is decoded: an
+ * interrupted write can damage nothing before it. */
 static off_t whole_frames(const unsigned char *p, size_t n) {
     size_t at = 0, last = 0;
     while (at < n) {
@@ -280,7 +282,7 @@ static enum status write_whole(struct jsonl_writer *w, const char *p, size_t n, 
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) {
             int saved = errno;
-            /* Take the part that was written back, so that a full disk leaves whole lines. */
+            /* Takes back the part that was written, so that a full disk leaves whole lines. */
             if (ftruncate(w->fd, w->size) != 0)
                 return FAIL(e, ST_IO, "%s: cannot append: %s (and a part line stays in it)", w->path, strerror(saved));
             return FAIL(e, ST_IO, "%s: cannot append: %s", w->path, strerror(saved));

@@ -19,7 +19,7 @@ enum { MESSAGE_BYTES = 400, ARGS_MAX = 8 };
 
 struct child {
     pid_t pid;
-    int out, err; /* its standard output; a file with what it wrote to standard error */
+    int out, err; /* out: its standard output. err: a file with what it wrote to standard error. */
 };
 
 static void child_close(struct child *c) {
@@ -51,7 +51,7 @@ static enum status child_start(struct child *c, const char *python, char *script
     return FAIL(e, ST_WORKER, "%s: %s", python, strerror(failed));
 }
 
-/* Reads all that the child prints; false, and the child is killed, past max_bytes. */
+/* Reads all that the child prints. False past max_bytes; then the child is killed. */
 static bool child_read(const struct child *c, size_t max_bytes, struct str *out) {
     CLEANUP_FREE char *buf = xmalloc(1 << 16);
     size_t total = 0;
@@ -74,7 +74,7 @@ static int child_wait(const struct child *c) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* The last line on its standard error: of a traceback that is what went wrong. */
+/* Copies the last line of its standard error: in a traceback that line says what went wrong. */
 static void last_line(const struct child *c, char *out, size_t size) {
     char text[4096];
     const off_t end = lseek(c->err, 0, SEEK_END), from = end > (off_t)sizeof text ? end - (off_t)sizeof text : 0;
@@ -116,7 +116,7 @@ enum status pychild_run(const char *script, const char *const *args, const char 
             st = FAIL(e, ST_PARSE, "%s: %s could not read it: %s", what, pythons[i], why);
         const size_t at = strlen(tried);
         if (st == ST_WORKER) snprintf(tried + at, sizeof tried - at, "%s%s", at ? ", " : "", pythons[i]);
-        if (st != ST_OK && out->p) { /* half of the output is none */
+        if (st != ST_OK && out->p) { /* Half of the output counts as none. */
             out->len = before;
             out->p[before] = 0;
         }

@@ -49,7 +49,7 @@ float st_bf16_to_f32(uint16_t x) { return f32_from_bits((uint32_t)x << 16); }
 
 uint16_t st_f32_to_bf16(float x) {
     uint32_t u = f32_bits(x);
-    /* A NaN whose payload sits in the lower half would round to infinity; keep it a (quiet) NaN. */
+    /* A NaN whose payload sits in the lower half would round to infinity. It stays a (quiet) NaN. */
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
@@ -58,27 +58,28 @@ float st_f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = h >> 10 & 31u, man = h & 0x3ffu;
     if (exp == 31) return f32_from_bits(sign | 0x7f800000u | man << 13);
     if (exp != 0) return f32_from_bits(sign | (exp + 112) << 23 | man << 13);
-    float x = (float)man * 0x1p-24f; /* zero and subnormals; exact */
+    /* These are zero and subnormals. It is exact. */
+    float x = (float)man * 0x1p-24f;
     return sign ? -x : x;
 }
 
 uint16_t st_f32_to_f16(float x) {
     uint32_t u = f32_bits(x), sign = u >> 16 & 0x8000u;
     u &= 0x7fffffffu;
-    if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  /* NaN */
-    if (u >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity */
-    if (u >= 0x38800000u) {                                  /* normal result */
+    if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  /* This is a NaN. */
+    if (u >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity. */
+    if (u >= 0x38800000u) {                                  /* The result is a normal number. */
         u += 0xfffu + (u >> 13 & 1u);
         return (uint16_t)(sign | ((u >> 13) - (112u << 10)));
     }
-    if (u < 0x33000000u) return (uint16_t)sign; /* below half of the smallest subnormal */
+    if (u < 0x33000000u) return (uint16_t)sign; /* It is below half of the smallest subnormal. */
     uint32_t shift = 126u - (u >> 23), man = (u & 0x7fffffu) | 0x800000u;
     uint32_t half = 1u << (shift - 1), rest = man & ((1u << shift) - 1), q = man >> shift;
     if (rest > half || (rest == half && (q & 1u))) q++;
     return (uint16_t)(sign | q);
 }
 
-/* Element i of a float tensor of any alignment. F64 rounds to nearest. */
+/* Returns element i of a float tensor of any alignment. F64 rounds to nearest. */
 static float load_f32(const unsigned char *p, enum st_dtype d, size_t i) {
     uint16_t h;
     float f;
@@ -111,7 +112,7 @@ static int by_offset(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* Fills *t from its header object; data_bytes is what the file has behind its header. */
+/* Fills *t from its header object. data_bytes is what the file has behind its header. */
 static enum status parse_tensor(const json_t *o, const unsigned char *data, uint64_t data_bytes, struct st_tensor *t,
                                 struct err *e) {
     if (!json_is_object(o)) return bad_tensor(e, ST_PARSE, t, "expected an object {dtype, shape, data_offsets}");
@@ -159,7 +160,7 @@ static enum status parse_tensor(const json_t *o, const unsigned char *data, uint
     return ST_OK;
 }
 
-/* The tensors must tile [data, data + data_bytes): what is in the file but in no tensor could hide anything. */
+/* The tensors must tile [data, data + data_bytes): bytes that are in the file but in no tensor could hide anything. */
 static enum status check_tiling(struct st_tensor *t, size_t n, const unsigned char *data, uint64_t data_bytes,
                                 const char *path, struct err *e) {
     if (n > 0) qsort(t, n, sizeof *t, by_offset);
@@ -177,12 +178,12 @@ static enum status check_tiling(struct st_tensor *t, size_t n, const unsigned ch
     return ST_OK;
 }
 
-/* Maps one file and appends its tensors to f (unsorted). */
+/* Maps one file and appends its tensors to f, unsorted. */
 static enum status add_file(struct st_file *f, const char *path, struct err *e) {
     struct fs_map map;
     TRY(fs_map_open(path, &map, e));
     f->map = xrealloc(f->map, (f->n_maps + 1) * sizeof *f->map);
-    f->map[f->n_maps++] = map; /* from here st_close unmaps */
+    f->map[f->n_maps++] = map; /* From here on st_close unmaps it. */
     const char *file = arena_strdup(&f->arena, path);
 
     uint64_t header_bytes;
@@ -359,7 +360,7 @@ const char *st_metadata(const struct st_file *f, const char *key) {
         memcpy(&header_bytes, f->map[i].data, 8);
         json_t *root = json_loadb((const char *)f->map[i].data + 8, (size_t)header_bytes, 0, NULL);
         const char *v = json_string_value(json_object_get(json_object_get(root, "__metadata__"), key));
-        /* The arena is the file's own; a looked-up string lives as long as the file. */
+        /* The arena is the file's own. A string that was looked up lives as long as the file. */
         const char *copy = v ? arena_strdup((struct arena *)(uintptr_t)&f->arena, v) : NULL;
         json_decref(root);
         if (copy) return copy;
@@ -454,7 +455,7 @@ static enum status entry_bytes(const char *path, const struct st_entry *x, int64
 static void add_quoted(struct str *s, const char *text) {
     json_t *j = json_string(text);
     char *q = j ? json_dumps(j, JSON_ENCODE_ANY) : NULL;
-    ASSERT(q); /* names are UTF-8: checked by the caller */
+    ASSERT(q); /* Names are UTF-8: the caller has checked that. */
     str_adds(s, q);
     free(q);
     json_decref(j);
@@ -466,7 +467,7 @@ static bool is_utf8(const char *text) {
     return j != NULL;
 }
 
-enum { CHUNK = 1 << 16 }; /* elements converted at a time */
+enum { CHUNK = 1 << 16 }; /* So many elements are converted at a time. */
 
 static bool write_entry(int fd, const struct st_entry *x, const void *data, int64_t bytes, void *buf) {
     if (x->from == x->dtype) return fs_write_all(fd, data, (size_t)bytes);
@@ -513,7 +514,7 @@ static enum status check_names(const char *path, const struct st_entry *entries,
 /* Where the tensors' bytes come from: the entries, or a callback that is given an entry's index. */
 struct tensor_source {
     const struct st_entry *entries;
-    st_fetch_fn *fetch; /* NULL: the entries hold their data */
+    st_fetch_fn *fetch; /* NULL: the entries hold their data. */
     void *ctx;
 };
 

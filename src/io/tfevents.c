@@ -22,7 +22,7 @@ struct tfevents {
     int fd;
     struct str buf;
     double last_flush_s;
-    struct err failed; /* the first write that failed, until it is reported */
+    struct err failed; /* The first write that failed, until it is reported. */
 };
 
 /* ---- CRC ----------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ uint32_t tfevents_crc32c(const void *p, size_t n) {
     return ~c;
 }
 
-/* Records store checksums rotated and shifted, since a CRC of data that holds its own CRC says little. */
+/* Records store checksums rotated and shifted, because a CRC of data that holds its own CRC says little. */
 static uint32_t masked_crc(const void *p, size_t n) {
     uint32_t c = tfevents_crc32c(p, n);
     return (c >> 15 | c << 17) + 0xa282ead8u;
@@ -75,7 +75,8 @@ static void pb_int(struct str *s, uint32_t number, int64_t v) {
 
 static void pb_double(struct str *s, uint32_t number, double v) {
     pb_key(s, number, WIRE_64);
-    str_add(s, (const char *)&v, sizeof v); /* little-endian hosts only, as all of this program */
+    /* This works on little-endian hosts only, as all of this program does. */
+    str_add(s, (const char *)&v, sizeof v);
 }
 
 static void pb_float(struct str *s, uint32_t number, float v) {
@@ -122,7 +123,7 @@ static void add_record(struct tfevents *t, const struct str *event) {
     if (t->buf.len >= FLUSH_BYTES || clock_now_s() - t->last_flush_s >= FLUSH_S) write_buffer(t);
 }
 
-/* Event {1: wall_time, 2: step, 3: file_version | 5: Summary {1: Value}}. */
+/* Begins an Event {1: wall_time, 2: step, 3: file_version | 5: Summary {1: Value}}. */
 static void begin_event(struct str *event) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -145,7 +146,8 @@ enum status tfevents_open(const char *dir, struct tfevents **out, struct err *e)
     if (gethostname(host, sizeof host - 1) != 0) host[0] = 0;
     for (char *p = host; *p; p++)
         if (*p == '/') *p = '_';
-    /* TensorBoard sorts files of a run by name: seconds first, then a counter for opens within the same second. */
+    /* TensorBoard sorts the files of a run by name: seconds come first, then a counter for opens within the same
+     * second. */
     struct str path = STR_INIT;
     int fd = -1;
     for (int i = 0; i < 1000 && fd < 0; i++) {
@@ -196,7 +198,7 @@ void tfevents_histogram(struct tfevents *t, int64_t step, const char *tag, const
     }
     if (num == 0) return;
     size_t buckets = max - min > 0 ? BUCKETS : 1;
-    /* Halves first: max - min may overflow. */
+    /* Halves are taken first, because max - min may overflow. */
     double limit[BUCKETS], count[BUCKETS] = {0}, half_width = (max / 2 - min / 2) / (double)buckets;
     for (size_t i = 0; i + 1 < buckets; i++)
         limit[i] = min + half_width * (double)(i + 1) + half_width * (double)(i + 1);
@@ -282,7 +284,7 @@ enum status tfevents_close(struct tfevents *t, struct err *e) {
 
 /* ---- cutting back ------------------------------------------------------------------------------------------------ */
 
-/* Reads a varint from p[*at .. n); false when it does not end there. */
+/* Reads a varint from p[*at .. n). False when it does not end there. */
 static bool read_varint(const unsigned char *p, size_t n, size_t *at, uint64_t *v) {
     *v = 0;
     for (unsigned shift = 0; shift < 64 && *at < n; shift += 7) {
@@ -293,7 +295,7 @@ static bool read_varint(const unsigned char *p, size_t n, size_t *at, uint64_t *
     return false;
 }
 
-/* Field 2 of an Event; -1 when it has none (the file's version) or is not one. */
+/* Returns field 2 of an Event; -1 when it has none (the file's version) or is no Event. */
 static int64_t event_step(const unsigned char *p, size_t n) {
     for (size_t at = 0; at < n;) {
         uint64_t key, v;
@@ -315,7 +317,7 @@ static int64_t event_step(const unsigned char *p, size_t n) {
     return -1;
 }
 
-/* Bytes up to the first record that is of step or later, incomplete or damaged. */
+/* How many bytes there are up to the first record that is of step or later, incomplete or damaged. */
 static size_t whole_records(const unsigned char *p, size_t n, int64_t step) {
     size_t at = 0;
     while (n - at >= 16) {

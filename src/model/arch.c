@@ -27,13 +27,26 @@ static const struct arch rows[] = {
      .type = "qwen2",
      .chat = "qwen2.5",
      .module = llama_modules,
-     .qkv_bias = true},
+     .qkv_bias = true,
+     .default_positions = 32768},
     {.name = "Qwen3ForCausalLM",
      .embedder = "Qwen3Model",
      .type = "qwen3",
      .chat = "qwen3",
      .module = llama_modules,
-     .qk_norm = true},
+     .qk_norm = true,
+     .default_positions = 32768},
+    {.name = "LlamaForCausalLM",
+     .embedder = "LlamaModel",
+     .type = "llama",
+     .module = llama_modules,
+     .default_positions = 2048},
+    {.name = "MistralForCausalLM",
+     .embedder = "MistralModel",
+     .type = "mistral",
+     .module = llama_modules,
+     .sliding_window = true,
+     .default_positions = 131072},
 };
 
 const struct arch *arch_row(int i) { return i >= 0 && i < (int)ARRAY_LEN(rows) ? &rows[i] : NULL; }
@@ -59,7 +72,10 @@ void arch_tensor(const struct arch *a, enum arch_module at, int layer, const cha
     str_addf(out, ".%s", what);
 }
 
-const char *arch_short_name(const struct arch *a, enum arch_module at) { return strrchr(a->module[at], '.') + 1; }
+const char *arch_short_name(const struct arch *a, enum arch_module at) {
+    const char *dot = strrchr(a->module[at], '.');
+    return dot ? dot + 1 : a->module[at];
+}
 
 int arch_layer(const struct arch *a, const char *tensor) {
     const char *layers = a->module[MODULE_Q];

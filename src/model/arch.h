@@ -6,8 +6,8 @@
 
 #include "base/str.h"
 
-/* The modules that have tensors. The projections come first, because LoRA's sites are these; those that read the same
- * rows stand one behind the other. */
+/* The modules that have tensors. LoRA's sites come first: the projections of a layer, those that read the same rows one
+ * behind the other, and the head. */
 enum arch_module {
     MODULE_Q,
     MODULE_K,
@@ -17,13 +17,14 @@ enum arch_module {
     MODULE_UP,
     MODULE_DOWN,
     N_PROJECTIONS,
-    MODULE_EMBED = N_PROJECTIONS,
+    MODULE_HEAD = N_PROJECTIONS,
+    N_LORA_SITES,
+    MODULE_EMBED = N_LORA_SITES,
     MODULE_LN1, /* in front of attention */
     MODULE_Q_NORM,
     MODULE_K_NORM,
     MODULE_LN2, /* in front of the MLP */
     MODULE_FINAL_NORM,
-    MODULE_HEAD,
     N_MODULES
 };
 
@@ -31,10 +32,12 @@ struct arch {
     const char *name;          /* "Qwen3ForCausalLM": architectures in config.json, and the name in messages */
     const char *embedder;      /* "Qwen3Model": the same without a head */
     const char *type;          /* "qwen3": model_type, for files without architectures */
-    const char *chat;          /* the family of its chat templates (text/chat.h) */
+    const char *chat;          /* the family of its chat templates (text/chat.h); NULL: none is known */
     const char *const *module; /* [N_MODULES] names; * stands for the number of the layer */
     bool qkv_bias;             /* true: the projections q, k and v have a bias */
     bool qk_norm;              /* true: each head of q and k is normalised before the rotary embedding */
+    bool sliding_window;       /* true: the key of this name alone says that layers see a window of positions */
+    int32_t default_positions; /* max_position_embeddings, where config.json has none */
 };
 
 /* Row i of the table, from 0 on; NULL behind the last one. */
@@ -46,7 +49,7 @@ void arch_list(const char *last, struct str *out);
 /* Appends the name of a module's tensor. With MODULE_Q, layer 3 and "weight" that is
  * "model.layers.3.self_attn.q_proj.weight". layer is not used for a module that lies in no layer. */
 void arch_tensor(const struct arch *a, enum arch_module at, int layer, const char *what, struct str *out);
-/* What PEFT calls a projection among target_modules: "q_proj". */
+/* What PEFT calls a site of LoRA among target_modules: "q_proj", "lm_head". */
 const char *arch_short_name(const struct arch *a, enum arch_module at);
 /* The number of the layer in the name of a tensor; -1 for a tensor of no layer. A number above a million is not read to
  * its end. */

@@ -17,26 +17,98 @@ static enum status positive(const json_t *j, const char *where, const char *key,
     return ST_OK;
 }
 
-/* rope_theta stands at the top (older files) or in rope_parameters; scaling may be null, absent or of type default. */
-static enum status parse_rope(const json_t *j, const char *where, struct model_config *c, struct err *e) {
-    double theta = 10000.0;
-    TRY(js_opt_f64(j, where, "rope_theta", &theta, e));
+/* An optional number of the table of the rotary embedding, in lo < x < hi. */
+static enum status rope_number(const json_t *r, const char *where, const char *key, double lo, double hi, double *out,
+                               struct err *e) {
+    TRY(js_opt_f64(r, where, key, out, e));
+    if (*out > lo && *out < hi) return ST_OK;
+    return FAIL(e, ST_INVALID, "%s: %s: expected a number above %g and below %g, got %g", where, key, lo, hi, *out);
+}
+
+static enum status rope_needs(const json_t *r, const char *where, const char *key, double lo, double hi, double *out,
+                              struct err *e) {
+    TRY(js_get_f64(r, where, key, out, e));
+    return rope_number(r, where, key, lo, hi, out, e);
+}
+
+static enum status parse_yarn(const json_t *r, const char *where, struct rope_config *o, struct err *e) {
+    double mscale = 0, all_dim = 0;
+    o->beta_fast = 32;
+    o->beta_slow = 1;
+    o->truncate = true;
+    TRY(rope_number(r, where, "beta_fast", 0, 1e6, &o->beta_fast, e));
+    TRY(rope_number(r, where, "beta_slow", 0, 1e6, &o->beta_slow, e));
+    TRY(rope_number(r, where, "mscale", -1, 1e3, &mscale, e));
+    TRY(rope_number(r, where, "mscale_all_dim", -1, 1e3, &all_dim, e));
+    TRY(js_opt_bool(r, where, "truncate", &o->truncate, e));
+    o->attention_factor = rope_attention_factor(o->factor, mscale, all_dim);
+    return rope_number(r, where, "attention_factor", 0, 1e3, &o->attention_factor, e);
+}
+
+/* What a type other than the default asks for. */
+static enum status parse_stretched(const json_t *j, const json_t *r, const char *where, const char *table,
+                                   struct model_config *c, struct err *e) {
+    struct rope_config *o = &c->rope;
+    CLEANUP_STR struct str in = STR_INIT;
+    str_addf(&in, "%s: %s", where, table);
+    TRY(rope_needs(r, in.p, "factor", 0, 1e6, &o->factor, e));
+    if (o->type == ROPE_LINEAR) return ST_OK;
+    o->original = c->max_positions;
+    TRY(rope_number(r, in.p, "original_max_position_embeddings", 0, 1e9, &o->original, e));
+    TRY(rope_number(j, where, "original_max_position_embeddings", 0, 1e9, &o->original, e)); /* this one counts */
+    if (o->type == ROPE_YARN) return parse_yarn(r, in.p, o, e);
+    TRY(rope_needs(r, in.p, "low_freq_factor", 0, 1e6, &o->low_freq_factor, e));
+    TRY(rope_needs(r, in.p, "high_freq_factor", 0, 1e6, &o->high_freq_factor, e));
+    if (o->low_freq_factor < o->high_freq_factor) return ST_OK;
+    return FAIL(e, ST_INVALID, "%s: high_freq_factor: expected a number above low_freq_factor (%g), got %g", in.p,
+                o->low_freq_factor, o->high_freq_factor);
+}
+
+/* A rotary embedding of a part of each head is not computed here, nor one for each kind of layer or of position. Those
+ * have tables and lists in r. */
+static enum status refuse_partial(json_t *r, const char *where, const char *table, struct err *e) {
+    double part = 1;
+    const char *key;
+    json_t *v;
+    TRY(js_opt_f64(r, where, "partial_rotary_factor", &part, e));
+    if (part != 1)
+        return FAIL(e, ST_UNSUPPORTED, "%s: partial_rotary_factor: %g is not supported, expected 1", where, part);
+    if (table) json_object_foreach(r, key, v) {
+            if (!json_is_object(v) && !json_is_array(v)) continue;
+            return FAIL(e, ST_UNSUPPORTED, "%s: %s.%s: not supported, expected a number or a name", where, table, key);
+        }
+    return ST_OK;
+}
+
+static enum status parse_rope_table(const json_t *j, json_t *r, const char *where, const char *table,
+                                    struct model_config *c, struct err *e) {
+    if (!json_is_object(r)) return FAIL(e, ST_PARSE, "%s: %s: expected an object or null", where, table);
+    const char *name = "default";
+    TRY(refuse_partial(r, where, table, e));
+    TRY(js_opt_str(r, where, "type", &name, e)); /* the older spelling */
+    TRY(js_opt_str(r, where, "rope_type", &name, e));
+    const int type = rope_type_find(name);
+    if (type < 0)
+        return FAIL(e, ST_UNSUPPORTED, "%s: %s: rope type \"%s\" is not supported, expected " ROPE_TYPE_NAMES, where,
+                    table, name);
+    c->rope.type = (enum rope_type)type;
+    TRY(js_opt_f64(r, where, "rope_theta", &c->rope.theta, e));
+    return type == ROPE_DEFAULT ? ST_OK : parse_stretched(j, r, where, table, c, e);
+}
+
+/* rope_theta stands at the top (older files) or in rope_parameters; rope_scaling may be null or absent. */
+static enum status parse_rope(json_t *j, const char *where, struct model_config *c, struct err *e) {
+    c->rope = (struct rope_config){.theta = 10000.0, .attention_factor = 1};
+    TRY(js_opt_f64(j, where, "rope_theta", &c->rope.theta, e));
+    TRY(refuse_partial(j, where, NULL, e));
     static const char *const tables[] = {"rope_parameters", "rope_scaling"};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) {
-        const json_t *r = json_object_get(j, tables[i]);
-        if (!r || json_is_null(r)) continue;
-        if (!json_is_object(r)) return FAIL(e, ST_PARSE, "%s: %s: expected an object or null", where, tables[i]);
-        const char *type = "default";
-        TRY(js_opt_str(r, where, "type", &type, e)); /* the older spelling */
-        TRY(js_opt_str(r, where, "rope_type", &type, e));
-        if (strcmp(type, "default") != 0)
-            return FAIL(e, ST_UNSUPPORTED, "%s: %s: rope type \"%s\" is not supported, expected \"default\"", where,
-                        tables[i], type);
-        TRY(js_opt_f64(r, where, "rope_theta", &theta, e));
+        json_t *r = json_object_get(j, tables[i]);
+        if (r && !json_is_null(r)) TRY(parse_rope_table(j, r, where, tables[i], c, e));
     }
-    if (!(theta > 0) || !isfinite(theta))
-        return FAIL(e, ST_INVALID, "%s: rope_theta: expected a number > 0, got %g", where, theta);
-    c->rope_theta = (float)theta;
+    const double theta = c->rope.theta, least = c->rope.type == ROPE_YARN ? 1 : 0;
+    if (!(theta > least) || theta > 1e30)
+        return FAIL(e, ST_INVALID, "%s: rope_theta: expected a number > %g, got %g", where, least, theta);
     return ST_OK;
 }
 
@@ -55,12 +127,23 @@ static enum status parse_eos(const json_t *j, const char *where, struct model_co
     return ST_OK;
 }
 
-/* Some models mix sliding and full layers; only full attention is computed here. */
-static enum status parse_attention(const json_t *j, const char *where, const struct model_config *c, struct err *e) {
-    bool sliding = false, bias = c->arch->qkv_bias;
+/* Layers that see the last so many positions alone. Some models mix them with full ones; only full attention is
+ * computed here. */
+static enum status refuse_windows(const json_t *j, const char *where, const struct model_config *c, struct err *e) {
+    bool sliding = false;
     TRY(js_opt_bool(j, where, "use_sliding_window", &sliding, e));
-    TRY(js_opt_bool(j, where, "attention_bias", &bias, e));
     if (sliding) return FAIL(e, ST_UNSUPPORTED, "%s: use_sliding_window: true is not supported", where);
+    int64_t window = c->max_positions;
+    if (c->arch->sliding_window) TRY(js_opt_i64(j, where, "sliding_window", &window, e));
+    if (window >= c->max_positions) return ST_OK;
+    return FAIL(e, ST_UNSUPPORTED, "%s: sliding_window: %lld is not supported, expected null or at least %d positions",
+                where, (long long)window, c->max_positions);
+}
+
+static enum status parse_attention(const json_t *j, const char *where, const struct model_config *c, struct err *e) {
+    bool bias = c->arch->qkv_bias;
+    TRY(js_opt_bool(j, where, "attention_bias", &bias, e));
+    TRY(refuse_windows(j, where, c, e));
     if (bias != c->arch->qkv_bias)
         return FAIL(e, ST_UNSUPPORTED, "%s: attention_bias: %s is not supported for this architecture", where,
                     bias ? "true" : "false");
@@ -76,6 +159,17 @@ static enum status parse_attention(const json_t *j, const char *where, const str
     return ST_OK;
 }
 
+/* Products that are not as ours: with a bias, or cut into parts whose sums are rounded one by one. */
+static enum status refuse_other_products(const json_t *j, const char *where, struct err *e) {
+    bool bias = false;
+    int64_t parts = 1;
+    TRY(js_opt_bool(j, where, "mlp_bias", &bias, e));
+    TRY(js_opt_i64(j, where, "pretraining_tp", &parts, e));
+    if (bias) return FAIL(e, ST_UNSUPPORTED, "%s: mlp_bias: true is not supported", where);
+    if (parts == 1) return ST_OK;
+    return FAIL(e, ST_UNSUPPORTED, "%s: pretraining_tp: %lld is not supported, expected 1", where, (long long)parts);
+}
+
 static enum status parse_arch(const char *name, const char *where, struct model_config *c, struct err *e) {
     c->arch = arch_find(name);
     if (c->arch) return ST_OK;
@@ -84,7 +178,7 @@ static enum status parse_arch(const char *name, const char *where, struct model_
     return FAIL(e, ST_UNSUPPORTED, "%s: architectures: \"%s\" is not supported, expected %s", where, name, known.p);
 }
 
-enum status config_parse(const json_t *j, const char *where, struct model_config *c, struct err *e) {
+enum status config_parse(json_t *j, const char *where, struct model_config *c, struct err *e) {
     *c = (struct model_config){0};
     const json_t *archs = json_object_get(j, "architectures");
     const char *name = json_string_value(json_array_get(archs, 0)), *type = NULL;
@@ -112,7 +206,7 @@ enum status config_parse(const json_t *j, const char *where, struct model_config
         c->K = c->D / c->H;
     }
     if (c->K % 2) return FAIL(e, ST_INVALID, "%s: head_dim: expected an even number, got %d", where, c->K);
-    c->max_positions = 32768;
+    c->max_positions = c->arch->default_positions;
     const json_t *mp = json_object_get(j, "max_position_embeddings");
     if (mp && !json_is_null(mp)) TRY(positive(j, where, "max_position_embeddings", 1 << 24, &c->max_positions, e));
     double eps = 1e-6;
@@ -126,6 +220,7 @@ enum status config_parse(const json_t *j, const char *where, struct model_config
     TRY(js_opt_bool(j, where, "tie_word_embeddings", &c->tied, e));
     c->tied |= strcmp(name, c->arch->embedder) == 0; /* it has no head, and nobody asks it for logits */
     TRY(parse_attention(j, where, c, e));
+    TRY(refuse_other_products(j, where, e));
     TRY(parse_rope(j, where, c, e));
     return parse_eos(j, where, c, e);
 }

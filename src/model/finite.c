@@ -40,12 +40,12 @@ static bool say(struct model *m, const float *x, int64_t n, char *buf, size_t by
     return say_of(m, x, DT_F32, n, buf, bytes, what, name);
 }
 
-static bool bad_weight(struct model *m, char *buf, size_t bytes) {
+static bool bad_weight(struct model *m, int adapter, char *buf, size_t bytes) {
+    const struct adapter *ad = adapter_of(m, adapter);
     for (int i = 0; i < m->n_param; i++)
         if (say(m, m->param[i].w, m->param[i].n, buf, bytes, "weight ", m->param[i].name)) return true;
-    const struct adapter *own = &m->own;
-    for (int i = 0; i < own->n_param; i++)
-        if (say(m, own->param[i].w, own->param[i].n, buf, bytes, "weight ", own->param[i].name)) return true;
+    for (int i = 0; ad && i < ad->n_param; i++)
+        if (say(m, ad->param[i].w, ad->param[i].n, buf, bytes, "weight ", ad->param[i].name)) return true;
     return false;
 }
 
@@ -78,16 +78,15 @@ static bool bad_activation(struct model *m, char *buf, size_t bytes) {
 }
 
 /* The backward pass spreads it downwards, so that the tensor nearest to the loss is where it began. */
-static bool bad_gradient(struct model *m, char *buf, size_t bytes) {
-    int n;
-    const struct param *p = model_params(m, &n);
-    for (int i = n - 1; i >= 0; i--)
-        if (say(m, p[i].g, p[i].n, buf, bytes, "gradient of ", p[i].name)) return true;
+static bool bad_gradient(struct model *m, int adapter, char *buf, size_t bytes) {
+    const struct train_set s = model_train_set(m, adapter);
+    for (int i = s.n - 1; i >= 0; i--)
+        if (say(m, s.param[i].g, s.param[i].n, buf, bytes, "gradient of ", s.param[i].name)) return true;
     return false;
 }
 
-bool model_find_nonfinite(struct model *m, int what, char *buf, size_t bytes) {
-    return (what & FIND_WEIGHTS && bad_weight(m, buf, bytes)) ||
+bool model_find_nonfinite(struct model *m, int adapter, int what, char *buf, size_t bytes) {
+    return (what & FIND_WEIGHTS && bad_weight(m, adapter, buf, bytes)) ||
            (what & FIND_ACTIVATIONS && bad_activation(m, buf, bytes)) ||
-           (what & FIND_GRADIENTS && m->train != TRAIN_NOTHING && bad_gradient(m, buf, bytes));
+           (what & FIND_GRADIENTS && bad_gradient(m, adapter, buf, bytes));
 }

@@ -5,8 +5,8 @@
 
 #include "model/internal.h"
 
-/* cos and sin of pos * theta^(-2j/K). The product is rounded to f32 first, as the Hugging Face code that trained these
- * models does. */
+/* cos and sin of a position times a frequency. The product is rounded to f32 first, as the Hugging Face code that
+ * trained these models does. */
 enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     if (n <= m->n_pos) return ST_OK;
     n = i64_min(m->cfg.max_positions, i64_max(n, 2 * m->n_pos));
@@ -14,109 +14,20 @@ enum status model_rope_tables(struct model *m, int64_t n, struct err *e) {
     m->n_pos = 0; /* until the new tables are there */
     TRY(space_grow(m, &m->rope, &m->rope_floats, 2 * size, "the rotary tables", e));
     CLEANUP_FREE float *host = xmalloc((size_t)(2 * size) * sizeof(float));
-    for (int64_t j = 0; j < half; j++) {
-        const float inv = 1.0f / (float)pow((double)m->cfg.rope_theta, (double)((float)(2 * j) / (float)m->cfg.K));
+    CLEANUP_FREE float *inv = xmalloc((size_t)half * sizeof *inv);
+    rope_frequencies(&m->cfg.rope, m->cfg.K, inv);
+    const float longer = (float)m->cfg.rope.attention_factor;
+    for (int64_t j = 0; j < half; j++)
         for (int64_t t = 0; t < n; t++) {
-            const float angle = (float)t * inv;
-            host[t * half + j] = (float)cos((double)angle);
-            host[size + t * half + j] = (float)sin((double)angle);
+            const float angle = (float)t * inv[j];
+            host[t * half + j] = (float)cos((double)angle) * longer;
+            host[size + t * half + j] = (float)sin((double)angle) * longer;
         }
-    }
     m->be->mem_put(m->be, m->rope, host, (size_t)(2 * size) * sizeof(float));
     m->cos_t = m->rope;
     m->sin_t = m->rope + size;
     m->n_pos = n;
     return ST_OK;
-}
-
-/* Whether the backend has ops for it. */
-static bool lora_fused(const struct model *m) { return m->be->lora_down && m->act == DT_BF16; }
-
-void pass_add_rows(const struct model *m, struct pass *p, int adapter, int64_t row, int64_t n) {
-    const struct adapter *ad = adapter_of(m, adapter);
-    if (!ad || n == 0) return;
-    struct lora_rows *last = p->n_lora > 0 ? &p->lora[p->n_lora - 1] : NULL;
-    if (last && last->adapter == ad && last->row + last->n == row)
-        last->n += n;
-    else
-        p->lora[p->n_lora++] = (struct lora_rows){ad, row, n};
-}
-
-static void lora_down(struct model *m, const struct lora_rows *r, int layer, enum lora_input input, struct tensor x,
-                      void *xa) {
-    const struct weight *a = &r->adapter->layer[layer].a[input];
-    if (a->w) m->be->lora_down(m->be, tensor_rows(x, r->row, r->n), a, act_full(m, xa, r->n, a->N), r->adapter->scale);
-}
-
-/* The sites of an input, whose outputs are columns of y. */
-static int lora_sites(struct model *m, const struct lora *l, enum lora_input input, struct tensor y,
-                      struct lora_site_args site[LORA_SITES_MAX]) {
-    int n = 0;
-    int64_t col = 0;
-    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
-        int64_t in, out;
-        lora_site_dims(&m->cfg, s, &in, &out);
-        if (l->b[s].w) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
-        col += out;
-    }
-    return n;
-}
-
-/* The rows of one adapter; x and y are those rows. */
-static void lora_of_rows(struct model *m, const struct adapter *ad, int layer, enum lora_input input, struct tensor y,
-                         struct tensor x, void *xa) {
-    const struct lora *l = &ad->layer[layer];
-    const struct weight *a = &l->a[input];
-    if (!a->w) return;
-    struct backend *be = m->be;
-    struct tensor t = act_full(m, xa, x.rows, a->N);
-    if (lora_fused(m)) {
-        struct lora_site_args site[LORA_SITES_MAX];
-        be->lora_up(be, t, site, lora_sites(m, l, input, y, site));
-        return;
-    }
-    be->linear(be, t, x, a, NULL, false);
-    be->axpby(be, t, ad->scale, t, 0);
-    int64_t row = 0, col = 0; /* of A and of y */
-    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
-        int64_t in, out;
-        lora_site_dims(&m->cfg, s, &in, &out);
-        if (l->b[s].w) {
-            be->linear(be, tensor_cols(y, col, out), tensor_cols(t, row, ad->rank), &l->b[s], NULL, true);
-            row += ad->rank;
-        }
-        col += out;
-    }
-}
-
-/* y += scale (x A^T) B^T for the sites of an input, each row through its adapter; y is what they write, side by side.
- * xa gets scale (x A^T), of several adapters the last one's. Nothing happens at a site without LoRA. lora_begin, with
- * the same arguments, goes before the base's product. The backend knows one xa at a time (tensor/backend.h): with
- * several adapters each goes both ways before the next. */
-static void lora_begin(struct model *m, const struct pass *p, int layer, enum lora_input input, struct tensor x,
-                       void *xa) {
-    if (p->n_lora == 1 && lora_fused(m)) lora_down(m, &p->lora[0], layer, input, x, xa);
-}
-
-static void lora_forward(struct model *m, const struct pass *p, int layer, enum lora_input input, struct tensor y,
-                         struct tensor x, void *xa) {
-    for (int i = 0; i < p->n_lora; i++) {
-        const struct lora_rows *r = &p->lora[i];
-        if (p->n_lora > 1 && lora_fused(m)) lora_down(m, r, layer, input, x, xa);
-        lora_of_rows(m, r->adapter, layer, input, tensor_rows(y, r->row, r->n), tensor_rows(x, r->row, r->n), xa);
-    }
-}
-
-/* Whether one adapter, which has something at this input, serves all rows, and the backend has ops for it. */
-static bool lora_alone(const struct model *m, const struct pass *p, int layer, enum lora_input input) {
-    return p->n_lora == 1 && p->lora[0].n == p->T && p->lora[0].adapter->layer[layer].a[input].w && lora_fused(m);
-}
-
-/* Whether no row has anything at this input. */
-static bool lora_none(const struct pass *p, int layer, enum lora_input input) {
-    for (int i = 0; i < p->n_lora; i++)
-        if (p->lora[i].adapter->layer[layer].a[input].w) return false;
-    return true;
 }
 
 /* Where a pass puts scale * x A^T of an input: kept with the layer, or for the moment. */
@@ -149,9 +60,9 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
     struct tensor o = act_full(m, a->o, T, HK), gu = act_full(m, a->gu, T, 2 * F), act = act_full(m, p->a, T, F);
 
     be->rmsnorm(be, h, x_in, l->ln1, c->rms_eps);
-    lora_begin(m, p, i, LORA_OF_H1, h, xa_of(p, a, LORA_OF_H1));
+    lora_begin(m, &p->lora, i, LORA_OF_H1, h, xa_of(p, a, LORA_OF_H1));
     be->linear(be, qkv, h, &l->wqkv, l->bqkv, false);
-    lora_forward(m, p, i, LORA_OF_H1, qkv, h, xa_of(p, a, LORA_OF_H1));
+    lora_forward(m, &p->lora, i, LORA_OF_H1, qkv, h, xa_of(p, a, LORA_OF_H1));
     if (p->kv && be->rope_kv && m->act == DT_BF16) {
         be->rope_kv(be, qk, qkv, &rope, p->seq, p->n_seq, shape);
     } else {
@@ -160,37 +71,66 @@ void model_layer_forward(struct model *m, int i, struct pass *p, const struct la
     }
     be->attention(be, o, a->stats, q, k, v, p->seq, p->n_seq, shape);
 
-    lora_begin(m, p, i, LORA_OF_O, o, xa_of(p, a, LORA_OF_O));
+    lora_begin(m, &p->lora, i, LORA_OF_O, o, xa_of(p, a, LORA_OF_O));
     add_product(m, x_mid, o, &l->wo, x_in);
-    lora_forward(m, p, i, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
+    lora_forward(m, &p->lora, i, LORA_OF_O, x_mid, o, xa_of(p, a, LORA_OF_O));
 
     const bool again = !p->kv && !m->ts.forward_only; /* the backward pass asks for gu again */
     be->rmsnorm(be, h, x_mid, l->ln2, c->rms_eps);
-    if (x_out && !again && be->linear_swiglu && m->act == DT_BF16 && lora_none(p, i, LORA_OF_H2)) {
+    if (x_out && !again && be->linear_swiglu && m->act == DT_BF16 && lora_none(&p->lora, i, LORA_OF_H2)) {
         be->linear_swiglu(be, act, gu, h, &l->wgu);
     } else {
-        lora_begin(m, p, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
+        lora_begin(m, &p->lora, i, LORA_OF_H2, h, xa_of(p, a, LORA_OF_H2));
         be->linear(be, gu, h, &l->wgu, NULL, false);
-        if (x_out && lora_alone(m, p, i, LORA_OF_H2) && be->lora_swiglu) {
-            const struct lora *lora = &p->lora[0].adapter->layer[i];
+        if (x_out && lora_alone(m, &p->lora, T, i, LORA_OF_H2) && be->lora_swiglu) {
+            const struct lora *lora = &p->lora.run[0].adapter->layer[i];
             struct lora_site_args site[LORA_SITES_MAX];
-            const int n = lora_sites(m, lora, LORA_OF_H2, gu, site);
-            be->lora_swiglu(be, act, gu, act_full(m, xa_of(p, a, LORA_OF_H2), T, lora->a[LORA_OF_H2].N), site, n,
-                            again);
+            int groups;
+            const struct lora_group *g = lora_groups(lora, LORA_OF_H2, &groups);
+            const int n = lora_sites(m, lora, g, LORA_OF_H2, gu, site);
+            be->lora_swiglu(be, act, gu, lora_xa(m, lora, g, LORA_OF_H2, xa_of(p, a, LORA_OF_H2), T), site, n, again);
         } else {
-            lora_forward(m, p, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
+            lora_forward(m, &p->lora, i, LORA_OF_H2, gu, h, xa_of(p, a, LORA_OF_H2));
             if (!x_out) return;
             be->swiglu(be, act, gu);
         }
     }
 
     struct tensor out = tensor_full(x_out, T, D);
-    lora_begin(m, p, i, LORA_OF_ACT, act, xa_of(p, a, LORA_OF_ACT));
+    lora_begin(m, &p->lora, i, LORA_OF_ACT, act, xa_of(p, a, LORA_OF_ACT));
     add_product(m, out, act, &l->wd, x_mid);
-    lora_forward(m, p, i, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
+    lora_forward(m, &p->lora, i, LORA_OF_ACT, out, act, xa_of(p, a, LORA_OF_ACT));
+}
+
+void model_head_forward(struct model *m, const struct lora_runs *l, struct tensor lg, struct tensor hn, void *xa) {
+    const int behind = m->cfg.L;
+    lora_begin(m, l, behind, LORA_OF_HN, hn, xa);
+    m->be->linear(m->be, lg, hn, &m->head, NULL, false);
+    lora_forward(m, l, behind, LORA_OF_HN, lg, hn, xa);
 }
 
 /* ---- training batch ---------------------------------------------------------------------------------------------- */
+
+/* Whether gradients will be made of a batch. Where anything is trained they are, unless it is forward_only. */
+static bool is_trained_on(const struct model *m, const struct train_batch *b) {
+    return !b->forward_only && (m->full || m->n_prepared > 0);
+}
+
+/* A batch that is trained on is of one adapter, and that one is prepared, or the base under it is. */
+static enum status check_trained(const struct model *m, const struct train_batch *b, struct err *e) {
+    for (int i = 0; i < b->n_seg; i++) {
+        const int adapter = b->seg[i].adapter;
+        if (adapter != b->seg[0].adapter)
+            return FAIL(e, ST_INVALID,
+                        "batch: segment %d is of adapter %d, segment 0 of adapter %d: expected one adapter in a batch "
+                        "that is trained on, or forward_only",
+                        i, adapter, b->seg[0].adapter);
+        if (!model_train_set(m, adapter).g)
+            return FAIL(e, ST_INVALID,
+                        "batch: segment %d is of adapter %d, which is not trained: expected forward_only", i, adapter);
+    }
+    return ST_OK;
+}
 
 static enum status check_batch(const struct model *m, const struct train_batch *b, struct err *e) {
     const struct model_config *c = &m->cfg;
@@ -203,15 +143,10 @@ static enum status check_batch(const struct model *m, const struct train_batch *
         if (s->prefix < -1 || s->prefix >= i || (s->prefix >= 0 && b->seg[s->prefix].prefix >= 0))
             return FAIL(e, ST_INVALID, "batch: segment %d: prefix %d must come before it and have no prefix itself", i,
                         s->prefix);
-        if (!model_adapter_there(m, s->adapter))
-            return FAIL(e, ST_INVALID, "batch: segment %d: there is no adapter %d", i, s->adapter);
+        if (adapter_use(m, s->adapter, e) != ST_OK) return err_note(e, "batch: segment %d", i);
         if (s->prefix >= 0 && b->seg[s->prefix].adapter != s->adapter)
             return FAIL(e, ST_INVALID, "batch: segment %d of adapter %d continues one of adapter %d", i, s->adapter,
                         b->seg[s->prefix].adapter);
-        if (s->adapter != ADAPTER_OWN && m->train != TRAIN_NOTHING && !b->forward_only)
-            return FAIL(e, ST_INVALID,
-                        "batch: segment %d is of adapter %d, which is not trained: expected forward_only", i,
-                        s->adapter);
         const int64_t past = s->prefix >= 0 ? b->seg[s->prefix].len : 0;
         if (past + s->len > c->max_positions)
             return FAIL(e, ST_INVALID, "batch: segment %d ends at position %lld, the model has %d", i,
@@ -230,6 +165,7 @@ static enum status check_batch(const struct model *m, const struct train_batch *
         if (b->targets && (b->targets[i] < 0 || b->targets[i] >= c->V))
             return FAIL(e, ST_INVALID, "batch: target %d outside the vocabulary of %d", b->targets[i], c->V);
     }
+    if (is_trained_on(m, b)) TRY(check_trained(m, b, e));
     return ST_OK;
 }
 
@@ -247,10 +183,10 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
                                               .stats = carve(s, T * c->H * 2),
                                               .x_mid = carve(s, T * D),
                                               .gu = carve_act(m, s, T * 2 * F)};
-        const bool keep = m->train == TRAIN_LORA && !w->forward_only;
-        for (int g = 0; keep && g < LORA_INPUTS; g++) /* the last one is not recomputed with its layer: never shared */
-            if (m->own.layer[i].a[g].w && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
-                w->layer[i].xa[g] = carve_act(m, s, T * m->own.layer[i].a[g].N);
+        const struct lora *keep = w->backward && !w->full ? &w->of->layer[i] : NULL;
+        for (int g = 0; keep && g < LORA_OF_HN; g++) /* the last one is not recomputed with its layer: never shared */
+            if (keep->groups[g] > 0 && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
+                w->layer[i].xa[g] = carve_act(m, s, lora_xa_elements(keep, (enum lora_input)g, T));
         w->layer[i].x_in = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
@@ -258,17 +194,22 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
     w->p.h = carve_act(m, s, T * D);
     w->p.qk = carve_act(m, s, T * qk_cols(m));
     w->p.a = carve_act(m, s, T * F);
-    w->p.xa = carve_act(m, s, T * lora_cols(m));
+    /* An adapter's head sees chunks of wanted rows, of which there may be more than rows. */
+    w->p.xa = carve_act(m, s, xa_room(m, m->n_heads > 0 ? i64_max(T, i64_min(N, w->chunk)) : T));
     w->hc = carve_act(m, s, w->chunk * D);
     w->dhc = carve(s, w->chunk * D);
-    const bool backward = m->train != TRAIN_NOTHING && !w->forward_only, in16 = backward && head_in_16(m);
+    const bool in16 = w->backward && head_in_16(m);
     w->logits = carve(s, (w->keep_logits && !in16 ? i64_max(N, w->chunk) : w->chunk) * c->V);
     w->dhn = NULL;
-    w->dl = w->hs = NULL;
-    if (!backward) return;
-    if (m->train == TRAIN_LORA || in16) w->dhn = carve(s, N * D);
-    if (in16) w->dl = carve_act(m, s, (w->keep_logits ? N : i64_min(N, head_run(m))) * c->V);
-    if (in16 && m->train == TRAIN_FULL) w->hs = carve_act(m, s, i64_min(N, head_run(m)) * D);
+    w->dl = w->hs = w->head_xa = w->head_dt = w->head_xs = NULL;
+    if (!w->backward) return;
+    const int64_t run = i64_min(N, head_run(m)), R = head_rank(m, w->of);
+    if (!head_trained(m) || in16) w->dhn = carve(s, N * D);
+    if (in16) w->dl = carve_act(m, s, (w->keep_logits ? N : run) * c->V);
+    if (in16 && head_trained(m)) w->hs = carve_act(m, s, run * D);
+    if (R > 0) w->head_xa = carve_act(m, s, N * R);
+    if (R > 0 && in16) w->head_dt = carve_act(m, s, N * R);
+    if (R > 0 && in16) w->head_xs = carve_act(m, s, run * R);
     w->dx = carve(s, T * D);
     w->dh = carve(s, T * D);
     w->d_o = carve_act(m, s, T * HK);
@@ -291,7 +232,7 @@ static enum status choose_shared(struct model *m, int64_t T, int64_t N, int *n_s
     const int L = m->cfg.L;
     *n_shared = L;
     m->ts.keep_logits = false;
-    if (m->train == TRAIN_NOTHING || m->ts.forward_only) return ST_OK;
+    if (!m->ts.backward) return ST_OK;
     const int64_t weights = model_memory(m).weight_bytes, held = m->ts.cap_floats * (int64_t)sizeof(float);
     int64_t budget = m->activation_memory;
     if (budget == 0) {
@@ -300,7 +241,7 @@ static enum status choose_shared(struct model *m, int64_t T, int64_t N, int *n_s
         if (have < budget - held) budget = have / 10 * 9 + held;
     }
     const int64_t floats = budget / (int64_t)sizeof(float);
-    if (m->train == TRAIN_FULL) {
+    if (head_trained(m)) {
         m->ts.keep_logits = true;
         *n_shared = 0;
         if (floats_for(m, T, N, 0) <= floats) return ST_OK;
@@ -331,12 +272,63 @@ static void choose_chunk(struct model *m) {
     if (!w->layer) w->layer = xcalloc((size_t)m->cfg.L, sizeof *w->layer);
 }
 
+/* What the batch trains that goes through this adapter; the batch at hand has been checked. */
+static void choose_trained(struct model *m, bool backward, int adapter) {
+    struct train_space *w = &m->ts;
+    w->backward = backward;
+    w->full = backward && model_train_set(m, adapter).base;
+    w->of = backward ? adapter_of(m, adapter) : NULL;
+}
+
 int64_t model_activation_bytes(struct model *m, int64_t T, int64_t N, int shared) {
     choose_chunk(m);
     m->ts.T = -1;
     m->ts.forward_only = false;
-    m->ts.keep_logits = m->train == TRAIN_FULL && (shared == 0 || N <= head_run(m));
+    choose_trained(m, model_train_set(m, ADAPTER_OWN).g, ADAPTER_OWN);
+    m->ts.keep_logits = head_trained(m) && (shared == 0 || N <= head_run(m));
     return floats_for(m, T, N, shared) * (int64_t)sizeof(float);
+}
+
+/* Room on the host; more than before only where a batch is larger than all before it. */
+static void reserve_host(struct model *m, const struct train_batch *b) {
+    struct train_space *w = &m->ts;
+    if (w->chunk > w->cap_chunk) {
+        w->ones = xrealloc(w->ones, (size_t)w->chunk * sizeof *w->ones);
+        w->count = xrealloc(w->count, (size_t)w->chunk * sizeof *w->count);
+        for (int64_t i = w->cap_chunk; i < w->chunk; i++) w->ones[i] = 1;
+        for (int64_t i = w->cap_chunk; i < w->chunk; i++) w->count[i] = (int32_t)i;
+        w->cap_chunk = w->chunk;
+    }
+    if (b->T > w->cap_T) {
+        w->pos = xrealloc(w->pos, (size_t)b->T * sizeof *w->pos);
+        w->cap_T = b->T;
+    }
+    if (b->n_seg > w->cap_seq) {
+        w->seq = xrealloc(w->seq, (size_t)b->n_seg * sizeof *w->seq);
+        w->p.lora.run = xrealloc(w->p.lora.run, (size_t)b->n_seg * sizeof *w->p.lora.run);
+        w->cap_seq = b->n_seg;
+    }
+    const int64_t heads = m->n_heads > 0 ? i64_max(b->N, b->T) : 0; /* model_logits takes every row */
+    if (heads > w->cap_head) {
+        w->p.head.run = xrealloc(w->p.head.run, (size_t)heads * sizeof *w->p.head.run);
+        w->cut = xrealloc(w->cut, (size_t)heads * sizeof *w->cut);
+        w->cap_head = heads;
+    }
+}
+
+/* Whose heads act on the n rows `rows` (NULL: all) of the batch that w->p.lora tells of. */
+static void head_runs(struct model *m, const int32_t *rows, int64_t n) {
+    struct train_space *w = &m->ts;
+    const struct lora_runs *l = &w->p.lora;
+    int at = 0; /* rows mostly ascend */
+    w->p.head.n = 0;
+    for (int64_t i = 0; i < n && m->n_heads > 0 && l->n > 0; i++) {
+        const int64_t row = rows ? rows[i] : i;
+        while (at > 0 && row < l->run[at].row) at--;
+        while (at + 1 < l->n && row >= l->run[at + 1].row) at++;
+        const struct lora_rows *r = &l->run[at];
+        if (row >= r->row && row < r->row + r->n && has_head(r->adapter)) runs_add(&w->p.head, r->adapter, i, 1);
+    }
 }
 
 static enum status prepare(struct model *m, const struct train_batch *b, struct err *e) {
@@ -345,6 +337,7 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     w->T = -1;
     w->forward_only = b->forward_only;
     choose_chunk(m);
+    choose_trained(m, is_trained_on(m, b), b->n_seg > 0 ? b->seg[0].adapter : ADAPTER_OWN);
     int n_shared;
     TRY(choose_shared(m, T, b->N, &n_shared, e));
     TRY(space_grow(m, &w->mem, &w->cap_floats, floats_for(m, T, b->N, n_shared), "a training batch's activations", e));
@@ -353,22 +346,9 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
     w->n_shared = n_shared;
     w->logits_kept = w->keep_logits;
     w->held = n_shared - 1; /* which forward computes last */
-    if (w->chunk > w->cap_chunk) {
-        w->ones = xrealloc(w->ones, (size_t)w->chunk * sizeof *w->ones);
-        for (int64_t i = w->cap_chunk; i < w->chunk; i++) w->ones[i] = 1;
-        w->cap_chunk = w->chunk;
-    }
-    if (T > w->cap_T) {
-        w->pos = xrealloc(w->pos, (size_t)T * sizeof *w->pos);
-        w->cap_T = T;
-    }
-    if (b->n_seg > w->cap_seq) {
-        w->seq = xrealloc(w->seq, (size_t)b->n_seg * sizeof *w->seq);
-        w->p.lora = xrealloc(w->p.lora, (size_t)b->n_seg * sizeof *w->p.lora);
-        w->cap_seq = b->n_seg;
-    }
+    reserve_host(m, b);
     int64_t longest = 0;
-    w->p.n_lora = 0;
+    w->p.lora.n = 0;
     for (int i = 0; i < b->n_seg; i++) {
         const struct segment *g = &b->seg[i];
         const struct segment *pre = g->prefix >= 0 ? &b->seg[g->prefix] : NULL;
@@ -376,8 +356,9 @@ static enum status prepare(struct model *m, const struct train_batch *b, struct 
         w->seq[i] = (struct attn_seq){.row = g->start, .len = g->len, .past = past, .past_row = pre ? pre->start : 0};
         for (int64_t t = 0; t < g->len; t++) w->pos[g->start + t] = (int32_t)(past + t);
         longest = i64_max(longest, past + g->len);
-        pass_add_rows(m, &w->p, g->adapter, g->start, g->len);
+        runs_add(&w->p.lora, adapter_of(m, g->adapter), g->start, g->len);
     }
+    head_runs(m, b->rows, b->N);
     TRY(model_rope_tables(m, longest, e));
     w->p.T = T;
     w->p.pos = w->pos;
@@ -396,6 +377,7 @@ void model_layer_recall(struct model *m, int i) {
 
 /* Embedding to final norm; leaves hn. */
 static enum status run_layers(struct model *m, const struct train_batch *b, struct err *e) {
+    m->passes++;
     TRY(check_batch(m, b, e));
     TRY(prepare(m, b, e));
     struct train_space *w = &m->ts;
@@ -433,6 +415,20 @@ static void hand_out(struct model *m, int64_t i, int64_t n, const float *logits,
     }
 }
 
+/* n elements of an array of [N,R] that the head of an adapter keeps, from wanted row i on; without one, scratch. */
+static void *head_kept(const struct model *m, void *kept, int64_t i) {
+    const struct train_space *w = &m->ts;
+    return kept ? (char *)kept + (size_t)(i * head_rank(m, w->of)) * dtype_bytes(m->act) : w->p.xa;
+}
+
+void *model_head_xa(const struct model *m, int64_t i) { return head_kept(m, m->ts.head_xa, i); }
+void *model_head_dt(const struct model *m, int64_t i) { return head_kept(m, m->ts.head_dt, i); }
+
+void model_wanted_logits(struct model *m, int64_t i, struct tensor lg, struct tensor hc) {
+    const struct lora_runs l = runs_within(&m->ts.p.head, i, hc.rows, m->ts.cut);
+    model_head_forward(m, &l, lg, hc, model_head_xa(m, i));
+}
+
 /* Both kinds of forward; on_logits may be NULL. */
 static enum status forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
                            model_logits_fn *on_logits, void *ctx, struct err *e) {
@@ -448,7 +444,7 @@ static enum status forward(struct model *m, const struct train_batch *b, float *
             get_hidden(m, hidden + i * D, w->hc, n * D);
             continue;
         }
-        be->linear(be, lg, hc, &m->head, NULL, false);
+        model_wanted_logits(m, i, lg, hc);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
         if (on_logits) hand_out(m, i, n, logits_of(w, i, V), on_logits, ctx);
         if (!w->dhn) continue;
@@ -459,7 +455,8 @@ static enum status forward(struct model *m, const struct train_batch *b, float *
             be->logprob_grad16(be, dl = dl_of(m, i, n), lg, b->targets + i, w->ones);
         else
             be->logprob_grad(be, lg, b->targets + i, w->ones);
-        be->linear_dx(be, dhn, dl, &m->head, false);
+        lora_backward(m, m->cfg.L, LORA_OF_HN, dl, NULL, model_head_dt(m, i));
+        lora_dx(m, m->cfg.L, LORA_OF_HN, dhn, dl, &m->head, model_head_dt(m, i));
     }
     if (hidden && (b->targets || b->N == 0)) get_hidden(m, hidden, w->hn, b->T * D);
     w->T = b->T;
@@ -484,9 +481,11 @@ enum status model_logits(struct model *m, const struct train_batch *b, float *lo
     struct backend *be = m->be;
     const int64_t D = m->cfg.D, V = m->cfg.V;
     struct tensor hn = act_full(m, w->hn, b->T, D);
+    head_runs(m, NULL, b->T);
     for (int64_t i = 0; i < b->T; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->T - i);
-        be->linear(be, tensor_full(w->logits, n, V), tensor_rows(hn, i, n), &m->head, NULL, false);
+        const struct lora_runs l = runs_within(&w->p.head, i, n, w->cut);
+        model_head_forward(m, &l, tensor_full(w->logits, n, V), tensor_rows(hn, i, n), w->p.xa);
         be->mem_get(be, logits + i * V, w->logits, (size_t)(n * V) * sizeof(float));
     }
     return be->sync(be, e);
@@ -497,6 +496,9 @@ void train_space_free(struct model *m) {
     free(m->ts.layer);
     free(m->ts.pos);
     free(m->ts.ones);
+    free(m->ts.count);
     free(m->ts.seq);
-    free(m->ts.p.lora);
+    free(m->ts.p.lora.run);
+    free(m->ts.p.head.run);
+    free(m->ts.cut);
 }

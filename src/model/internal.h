@@ -5,40 +5,66 @@
 #include <jansson.h>
 
 #include "base/arena.h"
+#include "base/str.h"
 #include "io/safetensors.h"
 #include "model/arch.h"
 #include "model/model.h"
+#include "model/rest.h"
 #include "tensor/backend.h"
 
-enum { LORA_SITES = N_PROJECTIONS }; /* a site of LoRA is a projection: a value of enum arch_module below this */
+/* A site of LoRA is a module: a value of enum arch_module below this. */
+enum { LORA_SITES = N_LORA_SITES };
 
-/* y += scale * (x A^T) B^T, A [R,in], B [out,R]. The sites that read the same rows x have their A one under the other,
- * as one matrix: x is read once for all of them. */
-enum lora_input { LORA_OF_H1, LORA_OF_O, LORA_OF_H2, LORA_OF_ACT, LORA_INPUTS }; /* q k v, o, gate up, down */
+/* y += scale * (x A^T) B^T, A [R,in], B [out,R]. */
+enum lora_input { LORA_OF_H1, LORA_OF_O, LORA_OF_H2, LORA_OF_ACT, LORA_OF_HN, LORA_INPUTS };
+/* q k v; o; gate up; down; head */
+/* Sites that read the same rows x and have one rank and one scale. Their A lie one under the other, as one matrix: x is
+ * read once for all of them. */
+struct lora_group {
+    struct weight a; /* [R * sites, in] */
+    int rank;
+    float scale;
+    unsigned sites; /* bit s: site s */
+};
 struct lora {
-    struct weight a[LORA_INPUTS]; /* [R * sites that there are, in]; absent when w is NULL */
-    struct weight b[LORA_SITES];  /* [out,R]; absent when w is NULL */
+    /* Those of an input are groups[input] from group[lora_first[input]] on; mostly there is one, or none. */
+    struct lora_group group[LORA_SITES];
+    int groups[LORA_INPUTS];
+    struct weight b[LORA_SITES]; /* [out,R]; absent when w is NULL */
 };
 /* The sites of an input: [lora_first[i], lora_first[i+1]). */
 extern const int lora_first[LORA_INPUTS + 1];
 
-/* LoRA of all layers. Zero where there is none. */
-struct adapter {
-    struct lora *layer; /* [L] */
-    float *w;           /* one slab, of n_w floats */
-    int64_t n_w;
+struct lora_site {
     int rank;
-    float alpha, scale;
-    bool rslora;
-    json_t *peft; /* adapter_config.json as loaded, or NULL */
+    float alpha;
+};
+struct adapter {
+    struct lora *layer; /* [L + 1]; the last one has the head's part, and nothing else */
+    float *w, *g;       /* slabs of n_w floats: weights, NULL at rest; and gradients where it is prepared */
+    int64_t n_w;
+    struct resting *resting; /* NULL: it is awake */
+    int rank;                /* of a site without one of its own, as alpha */
+    float alpha;
+    struct lora_site *at; /* [(L + 1) * LORA_SITES], by layer and site */
+    int widest;           /* the largest rank of a site */
+    bool rslora, use[LORA_SITES];
+    int32_t stamp;       /* > 0; of these weights: no others of the model have or had it */
+    int64_t used, bytes; /* as in struct adapter_info */
+    json_t *peft;        /* adapter_config.json as loaded, or NULL */
     struct param *param;
     int n_param;
     struct arena names;
 };
-/* Rows [row, row + n) of a pass go through this adapter. */
+/* Rows [row, row + n) go through this adapter. */
 struct lora_rows {
     const struct adapter *adapter;
     int64_t row, n;
+};
+/* Ascending; rows in none of them are the base's. */
+struct lora_runs {
+    struct lora_rows *run;
+    int n;
 };
 
 /* Fused matrices: q, k, v rows one under the other; gate over up. A Hugging Face tensor is a run of rows of one. */
@@ -51,8 +77,8 @@ struct layer {
 /* Buffers of one pass over T rows. In training the first group exists per layer and is kept for backward. */
 struct layer_acts {
     float *x_in, *qkv, *stats, *x_mid;
-    void *o, *gu;          /* of type model.act, as h, qk and a below */
-    void *xa[LORA_INPUTS]; /* scale * x A^T, [T, rows of A], of activations' type; NULL: not kept */
+    void *o, *gu;         /* of type model.act, as h, qk and a below */
+    void *xa[LORA_OF_HN]; /* scale * x A^T as lora_xa says, of activations' type; NULL: not kept */
 };
 struct pass {
     int64_t T;
@@ -62,9 +88,9 @@ struct pass {
     float *kv; /* of this layer, as in struct attn_shape; NULL in training */
     int64_t kv_stride;
     void *h, *qk, *a;
-    void *xa;               /* scratch for any input of LoRA, lora_cols() wide; of activations' type */
-    struct lora_rows *lora; /* ascending; rows in none of them are the base's. Room for one a sequence */
-    int n_lora;
+    void *xa;              /* scratch for any input of LoRA, xa_room() elements of activations' type */
+    struct lora_runs lora; /* of the T rows. Room for one a sequence */
+    struct lora_runs head; /* of the rows whose logits are made, as far as their adapters act on the head */
 };
 
 struct train_space {
@@ -74,9 +100,15 @@ struct train_space {
     float *x_last;            /* [T,D] */
     void *hn, *hc;            /* [T,D], and an LM-head chunk of it; of type model.act */
     float *dhc, *logits;      /* LM-head chunks */
-    float *dhn;               /* LoRA, or dl there: d logp[i] / d hn[rows[i]], [N,D] */
+    float *dhn;               /* a head that is not trained, or dl there: d logp[i] / d hn[rows[i]], [N,D] */
     void *dl, *hs;            /* bfloat16: d logp / d logits of a run of wanted rows; as many rows of hn, scaled */
+    /* Where an adapter's head is trained, of activations' type: scale * hn A^T and, with dl, the gradient at hn A^T,
+     * [N,R]; and a run's rows of the former, scaled. */
+    void *head_xa, *head_dt, *head_xs;
     float *ones;              /* [chunk], host */
+    int32_t *count;           /* [chunk] 0, 1, 2 and so on, host */
+    const struct adapter *of; /* of a batch that is trained on: what all its rows go through; NULL: the base alone */
+    bool backward, full;      /* gradients are made of the last batch; and it is those of the base */
     bool forward_only;        /* the last forward was */
     bool keep_logits;         /* logits, or dl where that is, has all N rows, and backward finds them there */
     bool logits_kept;         /* as model_memory says */
@@ -89,7 +121,8 @@ struct train_space {
     int n_shared, held;
     int32_t *pos;
     struct attn_seq *seq;
-    int64_t cap_T;
+    struct lora_rows *cut; /* those of a chunk of wanted rows; room as for p.head */
+    int64_t cap_T, cap_head;
     int cap_seq;
     int64_t T, N; /* of the last forward; T = -1: none */
 };
@@ -149,13 +182,15 @@ struct model {
     struct matrix_place *place; /* [n_param] */
     int n_param;
 
-    struct adapter own;
-    float *lg;             /* gradients of its slab, or NULL */
-    struct adapter **more; /* [n_more] further adapters: index i is more[i - 1]; NULL: dropped */
-    int n_more;
+    struct adapter **adapter; /* [n_adapters] by index; NULL: there is none */
+    int n_adapters, cap_adapters;
+    int widest, n_heads; /* of the adapters: the largest rank; how many act on the head */
+    int n_prepared;      /* so many have gradients */
+    int32_t stamps;      /* given so far */
+    int64_t passes;      /* batches and steps, for adapter_info.used */
 
-    enum train_what train;
-    uint64_t version;            /* counts model_params_changed: a cache of older weights is worth nothing */
+    bool full;                   /* true: the base is trained */
+    uint64_t version;            /* counts changes of the base: a cache of older weights is worth nothing */
     float *rope, *cos_t, *sin_t; /* one slab; [n_pos][K/2] each */
     int64_t n_pos, rope_floats;
     struct train_space ts;
@@ -163,16 +198,20 @@ struct model {
 };
 
 /* config.c */
-enum status config_parse(const json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
+enum status config_parse(json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
 /* forward.c */
 /* Layer i. x_out NULL: up to the gate and up projection, which is all that backward needs. */
 void model_layer_forward(struct model *m, int i, struct pass *p, const struct layer_acts *a, float *x_out);
-/* Rows [row, row + n), behind those added before, go through this adapter. */
-void pass_add_rows(const struct model *m, struct pass *p, int adapter, int64_t row, int64_t n);
 /* Makes sure that the activations of layer i of the last batch are those of that layer: recomputes them from its input
  * when it shares them. */
 void model_layer_recall(struct model *m, int i);
-void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out);
+/* The logits lg of the rows hn, which the adapters of `l` act on; xa as in lora_forward. */
+void model_head_forward(struct model *m, const struct lora_runs *l, struct tensor lg, struct tensor hn, void *xa);
+/* Those of n wanted rows of the last batch from row i on. */
+void model_wanted_logits(struct model *m, int64_t i, struct tensor lg, struct tensor hc);
+/* Where scale * hn A^T of the head, and the gradient at hn A^T, lie from wanted row i on: kept, or for the moment. */
+void *model_head_xa(const struct model *m, int64_t i);
+void *model_head_dt(const struct model *m, int64_t i);
 /* Extends the rotary tables to n positions. */
 enum status model_rope_tables(struct model *m, int64_t n, struct err *e) MUST_USE;
 /* Grows a slab of device floats, contents lost. ST_MEMORY when the device cannot hold it. */
@@ -184,22 +223,94 @@ void step_space_free(struct model *m);
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) MUST_USE;
 enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
                          struct err *e) MUST_USE;
-/* lora.c */
-void lora_free(struct model *m);     /* the own adapter, and its gradients */
-void adapters_free(struct model *m); /* the further ones */
-void adapter_pack(struct model *m, struct adapter *ad);
-/* The adapter of an index that model_adapter_there takes; NULL: none. */
-const struct adapter *adapter_of(const struct model *m, int index);
-/* Most rows that an A has, of any adapter. */
-int64_t lora_cols(const struct model *m);
+/* As model_param_get, of rows [row, row + rows) of a matrix; a vector is one row. */
+void param_get_rows(const struct model *m, const struct param *p, int64_t row, int64_t rows, float *host);
+/* lora.c. `layer` is a place in adapter.layer, and x, y and what is beside them the rows that the runs count. */
+void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out);
+/* Rows [row, row + n), behind those added before, go through this adapter (NULL: the base). */
+void runs_add(struct lora_runs *l, const struct adapter *ad, int64_t row, int64_t n);
+/* Those of rows [row, row + n), counted from 0; room has space for as many as l has. */
+struct lora_runs runs_within(const struct lora_runs *l, int64_t row, int64_t n, struct lora_rows *room);
+/* y += scale (x A^T) B^T for the sites of an input, each row through its adapter; y is what they write, side by side.
+ * xa gets scale (x A^T), of several adapters the last one's. Nothing happens at a site without LoRA. lora_begin, with
+ * the same arguments, goes before the base's product. */
+void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor x,
+                void *xa);
+void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor y,
+                  struct tensor x, void *xa);
+/* Whether one adapter, which has one group at this input, serves all T rows, and the backend has ops for it. */
+bool lora_alone(const struct model *m, const struct lora_runs *l, int64_t T, int layer, enum lora_input input);
+/* Whether no row has anything at this input. */
+bool lora_none(const struct lora_runs *l, int layer, enum lora_input input);
+/* The groups of an input; *n is their number. */
+const struct lora_group *lora_groups(const struct lora *l, enum lora_input input, int *n);
+/* The sites of a group, whose outputs are among the columns of y; returns their number. */
+int lora_sites(struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
+               struct tensor y, struct lora_site_args site[LORA_SITES_MAX]);
+/* What groups before g, in an array of an input, leave to it: [rows, rows of its A]. */
+struct tensor lora_xa(const struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
+                      void *xa, int64_t rows);
+/* Elements of an xa of an input. */
+int64_t lora_xa_elements(const struct lora *l, enum lora_input input, int64_t rows);
+/* The gradients, of rows of a batch that is trained on. Each does nothing where its adapter has nothing at the input,
+ * and gives no gradient of weights that are not trained.
+ * Of the B, given dy, the gradient of what the sites wrote side by side, and xa = scale x A^T (NULL: not those); and
+ * dt = scale dy B, at x A^T, laid out as xa (NULL: not that). */
+void lora_backward(struct model *m, int layer, enum lora_input input, struct tensor dy, void *xa, void *dt);
+/* Of A. */
+void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tensor x, void *dt);
+/* dx = dy W + dt A, W being the base's matrix. */
+void lora_dx(struct model *m, int layer, enum lora_input input, struct tensor dx, struct tensor dy,
+             const struct weight *w, void *dt);
+/* adapter.c */
+struct adapter_spec {
+    int rank;
+    float alpha;
+    const struct lora_site *at; /* as in struct adapter; NULL: every site has this rank and alpha */
+    bool rslora, use[LORA_SITES];
+};
+/* An adapter of zeros that is in no table yet. */
+enum status adapter_new(struct model *m, const struct adapter_spec *s, struct adapter **out, struct err *e) MUST_USE;
+void adapter_free(struct model *m, struct adapter *ad);    /* NULL is fine */
+void adapter_pack(struct model *m, struct adapter *ad);    /* and gives it a stamp */
+int adapter_add(struct model *m, struct adapter *ad);      /* returns its index */
+void adapter_put_own(struct model *m, struct adapter *ad); /* in the place of the one that is there; NULL: none */
+void adapters_free(struct model *m);
+/* PEFT's name of a matrix of a site: what is "lora_A.weight" or "lora_B.weight". */
+void adapter_tensor(const struct arch *a, int site, int layer, const char *what, struct str *out);
+/* A tensor's name without what PEFT puts in front of it; NULL: that is not there. */
+const char *adapter_base_name(const char *tensor);
+/* The adapter of an index; NULL: there is none, and rows go through the base. */
+struct adapter *adapter_of(const struct model *m, int index);
+/* The same, where it must be there and awake: ST_INVALID. */
+enum status adapter_awake(const struct model *m, int index, struct adapter **out, struct err *e) MUST_USE;
+/* Notes that a pass which begins goes through it; ST_INVALID: there is no such index, or it rests. */
+enum status adapter_use(const struct model *m, int index, struct err *e) MUST_USE;
+/* 0 for the base. */
+int32_t adapter_stamp(const struct model *m, int index);
+/* Groups begin at multiples of so many elements. */
+enum { LORA_ALIGN = 32 };
+/* Elements for an xa of any input of any adapter. */
+static inline int64_t xa_room(const struct model *m, int64_t rows) {
+    return m->widest > 0 ? 3 * ((int64_t)m->widest * rows + LORA_ALIGN) : 0;
+}
+static inline bool has_head(const struct adapter *ad) { return ad && ad->use[MODULE_HEAD]; }
 
-/* Gradient beside a parameter of the base or of LoRA; NULL when that part is not trained. */
+/* The rank of an adapter's part of the head; 0: it has none. */
+static inline int64_t head_rank(const struct model *m, const struct adapter *ad) {
+    return has_head(ad) ? ad->at[m->cfg.L * LORA_SITES + MODULE_HEAD].rank : 0;
+}
+
+/* Gradient beside a parameter of the base or of LoRA, for the last batch; NULL when that part is not trained. */
 static inline float *grad_of(const struct model *m, const float *w) {
-    return m->train == TRAIN_FULL && w ? m->g + (w - m->w) : NULL;
+    return m->ts.full && w ? m->g + (w - m->w) : NULL;
 }
 static inline float *lora_grad_of(const struct model *m, const float *w) {
-    return m->train == TRAIN_LORA ? m->lg + (w - m->own.w) : NULL;
+    const struct train_space *t = &m->ts;
+    return t->backward && !t->full ? t->of->g + (w - t->of->w) : NULL;
 }
+/* Whether the last batch trains the head, or an adapter's part of it. */
+static inline bool head_trained(const struct model *m) { return m->ts.full || (m->ts.backward && has_head(m->ts.of)); }
 /* Where the chunk of logits from wanted row i on goes. */
 static inline float *logits_of(const struct train_space *w, int64_t i, int64_t V) {
     return w->logits + (w->keep_logits && !w->dl ? i * V : 0);
@@ -231,12 +342,10 @@ static inline struct tensor act_full(const struct model *m, void *p, int64_t row
 static inline bool head_in_16(const struct model *m) { return m->be->logprob_grad16 && m->act == DT_BF16; }
 /* Wanted rows whose part of dl is there together. Of a head that is trained they are more than a chunk: each run adds
  * to the gradient of all its weights. */
-static inline int64_t head_run(const struct model *m) {
-    return m->ts.chunk * (m->train == TRAIN_FULL && head_in_16(m) ? 4 : 1);
-}
+static inline int64_t head_run(const struct model *m) { return m->ts.chunk * (m->ts.full && head_in_16(m) ? 4 : 1); }
 /* dl of n wanted rows from row i on; they lie in one run. */
 static inline struct tensor dl_of(const struct model *m, int64_t i, int64_t n) {
-    const int64_t at = m->train == TRAIN_FULL && m->ts.keep_logits ? i : i % head_run(m);
+    const int64_t at = head_trained(m) && m->ts.keep_logits ? i : i % head_run(m);
     return act_full(m, (uint16_t *)m->ts.dl + at * m->cfg.V, n, m->cfg.V);
 }
 

@@ -13,6 +13,7 @@ struct kv_seq {
     int32_t n_blocks; /* in its table: begun, or reserved */
     bool stale;       /* holds tokens that older weights have computed: nobody else may have them */
     int adapter;      /* its tokens go through */
+    int32_t stamp;    /* of that one's weights, once there are tokens */
     int64_t step;     /* the last that named it */
     int64_t ahead;    /* tokens of steps that have begun and not ended: they have blocks, and will follow */
     uint64_t epoch;   /* counts its resets */
@@ -109,8 +110,8 @@ void kv_set_adapter(struct kv_cache *kv, int seq, int adapter) {
     s->adapter = adapter;
 }
 
-/* In front of a sequence's first block: beginnings (blocks.h) are told apart by adapter. */
-static int32_t beginning_of(const struct kv_seq *s) { return ADAPTER_BASE - 1 - s->adapter; }
+/* In front of a sequence's first block: beginnings (blocks.h) are told apart by the weights of adapters. */
+static int32_t beginning_of(const struct kv_seq *s) { return -1 - s->stamp; }
 
 int64_t kv_len(const struct kv_cache *kv, int seq) { return seq_of(kv, seq)->len; }
 
@@ -131,6 +132,7 @@ void kv_share(struct kv_cache *kv, int dst_seq, int src_seq) {
                                            .n_blocks = n,
                                            .stale = src->stale,
                                            .adapter = src->adapter,
+                                           .stamp = src->stamp,
                                            .epoch = seq_of(kv, dst_seq)->epoch};
 }
 
@@ -167,7 +169,7 @@ bool kv_reserve(struct kv_cache *kv, int seq, int64_t n) {
     return true;
 }
 
-/* Blocks of other weights are not found again, and who holds them publishes nothing more. */
+/* Blocks of other weights of the base are not found again, and who holds them publishes nothing more. */
 static void follow_weights(struct kv_cache *kv) {
     if (kv->version == kv->m->version) return;
     kv->version = kv->m->version;
@@ -175,9 +177,17 @@ static void follow_weights(struct kv_cache *kv) {
     for (int i = 0; i < kv->n_seqs; i++) kv->seq[i].stale = length_ahead(&kv->seq[i]) > 0;
 }
 
+/* The same for those of a sequence's adapter, which lie behind a beginning that nobody has any more. */
+static void follow_adapter(const struct kv_cache *kv, struct kv_seq *s) {
+    const int32_t stamp = adapter_stamp(kv->m, s->adapter);
+    if (length_ahead(s) == 0) s->stamp = stamp;
+    s->stale |= s->stamp != stamp;
+}
+
 int64_t kv_match(struct kv_cache *kv, int seq, const int32_t *ids, int64_t n) {
     follow_weights(kv);
     struct kv_seq *s = seq_of(kv, seq);
+    follow_adapter(kv, s);
     const int64_t before = s->len;
     int32_t *table = table_of(kv, seq);
     ASSERT(s->ahead == 0);
@@ -222,8 +232,7 @@ static enum status check_step(const struct model *m, struct kv_cache *kv, int co
             return FAIL(e, ST_INVALID, "step: sequence %d outside a cache of %d", seq[i], kv->n_seqs);
         if (kv->seq[seq[i]].step == step) return FAIL(e, ST_INVALID, "step: sequence %d given twice", seq[i]);
         kv->seq[seq[i]].step = step;
-        if (!model_adapter_there(m, kv->seq[seq[i]].adapter))
-            return FAIL(e, ST_INVALID, "step: sequence %d: there is no adapter %d", seq[i], kv->seq[seq[i]].adapter);
+        if (adapter_use(m, kv->seq[seq[i]].adapter, e) != ST_OK) return err_note(e, "step: sequence %d", seq[i]);
         if (n[i] < 1) return FAIL(e, ST_INVALID, "step: sequence %d: expected at least one token", seq[i]);
         const int64_t len = length_ahead(&kv->seq[seq[i]]);
         if (len + n[i] > kv->max_len)
@@ -253,7 +262,7 @@ static void carve_step(struct model *m, struct carve *s, int64_t T, int64_t n_la
     w->p.h = carve_act(m, s, i64_max(T, n_last) * D);
     w->p.qk = carve_act(m, s, T * qk_cols(m));
     w->p.a = carve_act(m, s, T * c->F);
-    w->p.xa = carve_act(m, s, T * lora_cols(m));
+    w->p.xa = carve_act(m, s, xa_room(m, T));
 }
 
 /* What a step is to leave: the logits of every sequence in host memory, or what `want` says of each. */
@@ -298,7 +307,7 @@ static void wave(struct model *m, const struct kv_cache *kv, int64_t T, int n_la
                 be->gather_rows(be, rows, tensor_full(w->acts.x_in, T, D), w->last_row);
             }
             be->rmsnorm(be, hn, rows, m->final_norm, m->cfg.rms_eps);
-            be->linear(be, logits, hn, &m->head, NULL, false);
+            model_head_forward(m, &w->p.head, logits, hn, w->p.xa);
             if (out->want) draw_rows(m, n_last, logits, out);
         }
     } while (be->pass_end && !be->pass_end(be));
@@ -348,7 +357,7 @@ static uint64_t wave_key(const struct model *m, int64_t T) {
         int64_t rows;
     } what = {m, T};
     const struct pass *p = &m->ss.p;
-    return hash_bytes(p->lora, (size_t)p->n_lora * sizeof *p->lora, hash_bytes(&what, sizeof what, 0));
+    return hash_bytes(p->lora.run, (size_t)p->lora.n * sizeof *p->lora.run, hash_bytes(&what, sizeof what, 0));
 }
 
 /* Hands out what a wave drew; the logits that are wanted are fetched. */
@@ -376,7 +385,8 @@ static void step_space_host(struct model *m) {
     w->last_row = xmalloc(n * sizeof *w->last_row);
     w->last_seq = xmalloc(n * sizeof *w->last_seq);
     w->seq = xmalloc(n * sizeof *w->seq);
-    w->p.lora = xmalloc(n * sizeof *w->p.lora);
+    w->p.lora.run = xmalloc(n * sizeof *w->p.lora.run);
+    w->p.head.run = xmalloc(n * sizeof *w->p.head.run);
     w->draw = xmalloc(n * sizeof *w->draw);
     w->want = xmalloc(n * sizeof *w->want);
     w->one = xmalloc(n * sizeof *w->one);
@@ -392,77 +402,70 @@ static void step_space_host(struct model *m) {
     }
 }
 
-static enum status run_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
-                            const int32_t *ids, const struct step_out *out, struct err *e) {
+/* What a step feeds, and how far its waves have come. */
+struct step_feed {
+    struct kv_cache *kv;
+    int count;
+    const int *seq, *n; /* [count] */
+    const int32_t *at;  /* the next token */
+    int i;              /* the next sequence */
+    int64_t used;       /* its tokens that have run already */
+    int64_t recorded;   /* rows of the one wave, which is recorded; 0: it is not */
+    bool mixed, ahead;
+};
+
+/* Lays out the next wave, of up to `most` rows, and returns the rows; *n_last of them end sequences. */
+static int64_t lay_wave(struct model *m, struct step_feed *f, int64_t most, const struct step_out *out, int *n_last) {
     struct step_space *w = &m->ss;
-    const bool ahead = out->want && !out->drawn;
-    ASSERT(ahead || w->n_begun == 0);
-    TRY(check_step(m, kv, count, seq, n, ids, ahead && w->n_begun > 0 ? w->drawing[!w->now].count : 0, e));
-    follow_weights(kv);
-    int64_t total = 0, longest = 0;
-    for (int i = 0; i < count; i++) {
-        total += n[i];
-        longest = i64_max(longest, length_ahead(&kv->seq[seq[i]]) + n[i]);
-        if (!kv_reserve(kv, seq[i], n[i]))
-            return FAIL(e, ST_MEMORY, "step: sequence %d: no block of the cache's %d is left for %d more tokens",
-                        seq[i], kv->pool.n, n[i]);
-    }
-    if (total == 0) return ST_OK;
-    TRY(model_rope_tables(m, longest, e));
-    const int64_t recorded = recorded_wave(m, kv, count, seq, total, out);
-    ASSERT(!ahead || recorded > 0);
-    const bool mixed = recorded > 0 && run_of(kv, count, seq, 0) < count;
-    const int64_t most = recorded ? recorded : step_rows(m);
-    const int64_t rows = recorded ? most : i64_min(total, most), most_last = recorded ? most : i64_min(count, most);
-    struct carve s = {0};
-    carve_step(m, &s, rows, most_last);
-    TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a sampling step's activations", e));
-    s = (struct carve){.base = w->mem};
-    carve_step(m, &s, rows, most_last);
-    step_space_host(m);
-    const int32_t *at = ids;
-    int i = 0;
-    int64_t used = 0; /* tokens of sequence i already run */
-    while (i < count) {
-        int64_t T = 0;
-        int n_seq = 0, n_last = 0;
-        int64_t run = 0; /* the row where the present run of one adapter's rows began */
-        w->p.n_lora = 0;
-        while (i < count && T < most) {
-            const int adapter = kv->seq[seq[i]].adapter;
-            const int64_t take = i64_min(n[i] - used, most - T), past = length_ahead(&kv->seq[seq[i]]) + used;
-            w->seq[n_seq++] = (struct attn_seq){.row = T, .len = take, .past = past, .blocks = table_of(kv, seq[i])};
-            for (int64_t t = 0; t < take; t++, at++) {
-                w->pos[T + t] = (int32_t)(past + t);
-                w->ids[T + t] = *at < 0 ? -1 - w->drawing[!w->now].row[-1 - *at] : *at;
-            }
-            pass_add_rows(m, &w->p, adapter, T, take);
-            T += take;
-            used += take;
-            if (used == n[i]) {
-                if (!out->want || out->want[i].what != STEP_NOTHING) {
-                    w->last_seq[n_last] = i;
-                    if (ahead) drawing_now(w)->row[i] = n_last;
-                    w->last_row[n_last++] = (int32_t)(T - 1);
-                }
-                i++;
-                used = 0;
-            }
-            if (!recorded || (i < count && kv->seq[seq[i]].adapter == adapter)) continue;
-            const int64_t end = run + recorded_rows(T - run, mixed);
-            pad_wave(w, T, end);
-            pass_add_rows(m, &w->p, adapter, T, end - T);
-            run = T = end;
-            n_seq = n_last = (int)T;
+    int64_t T = 0, run = 0; /* the row where the present run of one adapter's rows began */
+    *n_last = w->p.n_seq = w->p.lora.n = w->p.head.n = 0;
+    while (f->i < f->count && T < most) {
+        const int i = f->i;
+        const struct kv_seq *s = &f->kv->seq[f->seq[i]];
+        const struct adapter *ad = adapter_of(m, s->adapter), *head = has_head(ad) ? ad : NULL;
+        const int64_t take = i64_min(f->n[i] - f->used, most - T), past = length_ahead(s) + f->used;
+        w->seq[w->p.n_seq++] =
+            (struct attn_seq){.row = T, .len = take, .past = past, .blocks = table_of(f->kv, f->seq[i])};
+        for (int64_t t = 0; t < take; t++, f->at++) {
+            w->pos[T + t] = (int32_t)(past + t);
+            w->ids[T + t] = *f->at < 0 ? -1 - w->drawing[!w->now].row[-1 - *f->at] : *f->at;
         }
-        const uint64_t key = recorded ? wave_key(m, T) : 0;
+        runs_add(&w->p.lora, ad, T, take);
+        T += take;
+        f->used += take;
+        if (f->used == f->n[i]) {
+            if (!out->want || out->want[i].what != STEP_NOTHING) {
+                runs_add(&w->p.head, head, *n_last, 1);
+                w->last_seq[*n_last] = i;
+                if (f->ahead) drawing_now(w)->row[i] = *n_last;
+                w->last_row[(*n_last)++] = (int32_t)(T - 1);
+            }
+            f->i++;
+            f->used = 0;
+        }
+        if (!f->recorded || (f->i < f->count && f->kv->seq[f->seq[f->i]].adapter == s->adapter)) continue;
+        const int64_t end = run + recorded_rows(T - run, f->mixed); /* each row ends a sequence here */
+        pad_wave(w, T, end);
+        runs_add(&w->p.lora, ad, T, end - T);
+        runs_add(&w->p.head, head, T, end - T);
+        run = T = end;
+        w->p.n_seq = *n_last = (int)T;
+    }
+    return T;
+}
+
+static enum status run_waves(struct model *m, struct step_feed *f, int64_t most, const struct step_out *out,
+                             struct err *e) {
+    struct step_space *w = &m->ss;
+    while (f->i < f->count) {
+        int n_last;
+        const int64_t T = lay_wave(m, f, most, out, &n_last);
         w->p.T = T;
         w->p.pos = w->pos;
         w->p.seq = w->seq;
-        w->p.n_seq = n_seq;
         w->p.kv_stride = layer_floats(m);
-        wave(m, kv, T, n_last, key, out);
-        if (ahead) continue;
+        wave(m, f->kv, T, n_last, f->recorded ? wave_key(m, T) : 0, out);
+        if (f->ahead) continue;
         wave_results(m, n_last, out);
         if (!out->want || n_last == 0) continue;
         TRY(m->be->sync(m->be, e)); /* the drawn tokens are there */
@@ -471,8 +474,42 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
             if (w->last_seq[k] >= 0)
                 out->drawn[w->last_seq[k]] = (struct step_drawn){d->drawn[k], d->logp[k], d->entropy[k]};
     }
-    if (ahead) return ST_OK;
-    for (i = 0; i < count; ids += n[i], i++) append_ids(kv, seq[i], ids, n[i]);
+    return ST_OK;
+}
+
+static enum status run_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
+                            const int32_t *ids, const struct step_out *out, struct err *e) {
+    struct step_space *w = &m->ss;
+    struct step_feed f = {kv, count, seq, n, ids, .ahead = out->want && !out->drawn};
+    ASSERT(f.ahead || w->n_begun == 0);
+    m->passes++;
+    TRY(check_step(m, kv, count, seq, n, ids, f.ahead && w->n_begun > 0 ? w->drawing[!w->now].count : 0, e));
+    follow_weights(kv);
+    int64_t total = 0, longest = 0;
+    for (int i = 0; i < count; i++) {
+        total += n[i];
+        longest = i64_max(longest, length_ahead(&kv->seq[seq[i]]) + n[i]);
+        follow_adapter(kv, &kv->seq[seq[i]]);
+        if (!kv_reserve(kv, seq[i], n[i]))
+            return FAIL(e, ST_MEMORY, "step: sequence %d: no block of the cache's %d is left for %d more tokens",
+                        seq[i], kv->pool.n, n[i]);
+    }
+    if (total == 0) return ST_OK;
+    TRY(model_rope_tables(m, longest, e));
+    f.recorded = recorded_wave(m, kv, count, seq, total, out);
+    ASSERT(!f.ahead || f.recorded > 0);
+    f.mixed = f.recorded > 0 && run_of(kv, count, seq, 0) < count;
+    const int64_t most = f.recorded ? f.recorded : step_rows(m);
+    const int64_t rows = f.recorded ? most : i64_min(total, most), most_last = f.recorded ? most : i64_min(count, most);
+    struct carve s = {0};
+    carve_step(m, &s, rows, most_last);
+    TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a sampling step's activations", e));
+    s = (struct carve){.base = w->mem};
+    carve_step(m, &s, rows, most_last);
+    step_space_host(m);
+    TRY(run_waves(m, &f, most, out, e));
+    if (f.ahead) return ST_OK;
+    for (int i = 0; i < count; ids += n[i], i++) append_ids(kv, seq[i], ids, n[i]);
     return m->be->sync(m->be, e);
 }
 
@@ -567,7 +604,8 @@ void step_space_free(struct model *m) {
     free(w->last_row);
     free(w->last_seq);
     free(w->seq);
-    free(w->p.lora);
+    free(w->p.lora.run);
+    free(w->p.head.run);
     free(w->draw);
     free(w->want);
     free(w->one);

@@ -383,7 +383,6 @@ enum status model_save(const struct model *m, const char *dir, const char *dtype
 void model_free(struct model *m) {
     if (!m) return;
     struct backend *be = m->be;
-    lora_free(m);
     adapters_free(m);
     for (int i = 0; m->layer && i < m->cfg.L; i++) {
         struct layer *l = &m->layer[i];
@@ -424,20 +423,25 @@ struct backend *model_backend(const struct model *m) {
 /* ---- parameters and gradients ------------------------------------------------------------------------------------ */
 
 const struct param *model_params(struct model *m, int *count) {
-    const bool lora = m->train == TRAIN_LORA;
-    *count = lora ? m->own.n_param : m->n_param;
-    return lora ? m->own.param : m->param;
+    const struct train_set s = model_train_set(m, ADAPTER_OWN);
+    *count = s.n;
+    return s.param;
+}
+
+void param_get_rows(const struct model *m, const struct param *p, int64_t row, int64_t rows, float *host) {
+    const struct matrix_place *at = place_of(m, p);
+    const int64_t width = p->nd == 2 ? p->dim[1] : p->n, n = rows * width;
+    if (at) {
+        CLEANUP_FREE uint16_t *narrow = xmalloc((size_t)n * sizeof *narrow);
+        m->be->weight_get(m->be, at->in, at->row + row, rows, narrow);
+        for (int64_t i = 0; i < n; i++) host[i] = st_bf16_to_f32(narrow[i]);
+        return;
+    }
+    m->be->mem_get(m->be, host, p->w + row * width, (size_t)n * sizeof(float));
 }
 
 void model_param_get(const struct model *m, const struct param *p, float *w_host) {
-    const struct matrix_place *at = place_of(m, p);
-    if (at) {
-        CLEANUP_FREE uint16_t *host = xmalloc((size_t)p->n * sizeof *host);
-        m->be->weight_get(m->be, at->in, at->row, p->dim[0], host);
-        for (int64_t i = 0; i < p->n; i++) w_host[i] = st_bf16_to_f32(host[i]);
-        return;
-    }
-    m->be->mem_get(m->be, w_host, p->w, (size_t)p->n * sizeof(float));
+    param_get_rows(m, p, 0, p->nd == 2 ? p->dim[0] : 1, w_host);
 }
 
 void model_param_put(struct model *m, const struct param *p, const float *w_host) {
@@ -472,9 +476,10 @@ enum status model_params_load(struct model *m, const char *path, struct err *e) 
 
 void model_params_changed(struct model *m) {
     struct backend *be = m->be;
+    struct adapter *own = adapter_of(m, ADAPTER_OWN);
     m->version++;
     m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
-    const bool base = !m->bf16_only && (m->train != TRAIN_LORA || !m->base_packed);
+    const bool base = !m->bf16_only && (model_train_set(m, ADAPTER_OWN).base || m->full || !m->base_packed);
     for (int i = 0; i < m->cfg.L; i++) {
         struct layer *l = &m->layer[i];
         if (base) {
@@ -484,50 +489,54 @@ void model_params_changed(struct model *m) {
             be->weight_pack(be, &l->wd);
         }
     }
-    adapter_pack(m, &m->own);
+    if (own && !own->resting) adapter_pack(m, own);
     if (base) be->weight_pack(be, &m->head);
     m->base_packed = true;
 }
 
 void model_limit_activations(struct model *m, int64_t bytes) { m->activation_memory = bytes; }
 
-enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) {
-    if (what == TRAIN_LORA && !m->own.w)
-        return FAIL(e, ST_INVALID, "training LoRA was asked for, but the model has no LoRA weights");
-    if (what == TRAIN_FULL && m->bf16_only)
+static enum status prepare_base(struct model *m, struct err *e) {
+    if (m->bf16_only)
         return FAIL(e, ST_INVALID,
                     "training all parameters was asked for, but the model was opened frozen in bf16, without the "
                     "float32 values that training changes");
-    const bool full = what == TRAIN_FULL, lora = what == TRAIN_LORA;
     int64_t cap = 0;
-    if (full && !m->g) TRY(space_grow(m, &m->g, &cap, m->n_w, "the gradients", e));
-    cap = 0;
-    if (lora && !m->lg) TRY(space_grow(m, &m->lg, &cap, m->own.n_w, "the LoRA gradients", e));
-    m->train = what;
+    if (!m->g) TRY(space_grow(m, &m->g, &cap, m->n_w, "the gradients", e));
+    return ST_OK;
+}
+
+enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) {
+    if (what == TRAIN_LORA && !adapter_of(m, ADAPTER_OWN))
+        return FAIL(e, ST_INVALID, "training LoRA was asked for, but the model has no LoRA weights");
+    if (what == TRAIN_FULL) TRY(prepare_base(m, e));
+    if (what == TRAIN_LORA)
+        TRY(model_adapter_prepare(m, ADAPTER_OWN, e));
+    else
+        model_adapter_release(m, ADAPTER_OWN);
+    m->full = what == TRAIN_FULL;
     m->ts.T = -1;
-    for (int i = 0; i < m->n_param; i++) m->param[i].g = m->g ? m->g + (m->param[i].w - m->w) : NULL;
-    struct adapter *own = &m->own;
-    for (int i = 0; i < own->n_param; i++) own->param[i].g = m->lg ? m->lg + (own->param[i].w - own->w) : NULL;
+    for (int i = 0; i < m->n_param; i++) m->param[i].g = m->full ? m->g + (m->param[i].w - m->w) : NULL;
     model_zero_grad(m);
     return ST_OK;
 }
 
 void model_zero_grad(struct model *m) {
-    if (m->train == TRAIN_FULL) m->be->mem_zero(m->be, m->g, (size_t)m->n_w * sizeof(float));
-    if (m->train == TRAIN_LORA) m->be->mem_zero(m->be, m->lg, (size_t)m->own.n_w * sizeof(float));
+    const struct train_set s = model_train_set(m, ADAPTER_OWN);
+    if (s.g) m->be->mem_zero(m->be, s.g, (size_t)s.n_g * sizeof(float));
 }
 
 float *model_grad_slab(struct model *m, int64_t *n) {
-    ASSERT(m->train != TRAIN_NOTHING);
-    *n = m->train == TRAIN_LORA ? m->own.n_w : m->n_w;
-    return m->train == TRAIN_LORA ? m->lg : m->g;
+    const struct train_set s = model_train_set(m, ADAPTER_OWN);
+    ASSERT(s.g);
+    *n = s.n_g;
+    return s.g;
 }
 
 /* One sum over the slab: the gaps between the tensors are zero, in g as in w. */
 double model_grad_norm(const struct model *m) {
-    if (m->train == TRAIN_NOTHING) return 0;
-    const bool lora = m->train == TRAIN_LORA;
-    return sqrt(m->be->sum_squares(m->be, lora ? m->lg : m->g, lora ? m->own.n_w : m->n_w));
+    const struct train_set s = model_train_set(m, ADAPTER_OWN);
+    return s.g ? sqrt(m->be->sum_squares(m->be, s.g, s.n_g)) : 0;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */

@@ -5,6 +5,8 @@
 #define KERNELRL_MODEL_H
 
 #include "base/err.h"
+#include "model/adapter.h"
+#include "model/rope.h"
 #include "tensor/ops.h"
 
 struct backend; /* tensor/backend.h */
@@ -16,7 +18,8 @@ struct model_config {
     bool tied;                   /* true: the head is the embedding table */
     int32_t V, D, F, L, H, G, K; /* vocabulary, hidden, ffn, layers, query heads, kv heads, head dim */
     int32_t max_positions;
-    float rms_eps, rope_theta;
+    float rms_eps;
+    struct rope_config rope;
     int32_t eos[8];
     int n_eos;
 };
@@ -76,36 +79,16 @@ int64_t model_activation_bytes(struct model *m, int64_t T, int64_t N, int shared
 /* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */
 enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) MUST_USE;
 
-/* LoRA on q,k,v,o,gate,up,down: A uniform Kaiming, B zero; scale alpha/rank. */
-enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t seed, struct err *e) MUST_USE;
-enum status model_lora_load(struct model *m, const char *peft_dir, struct err *e) MUST_USE;
-enum status model_lora_save(const struct model *m, const char *peft_dir, struct err *e) MUST_USE;
-
-/* That is the model's own adapter, the one that training changes. Others may be held beside it over the same base
- * weights, each with sites, rank and scale of its own; they are never trained. One batch mixes them freely: segments
- * (struct segment) and sequences of a KV cache (kv_set_adapter) say which one their rows go through, and a row has the
- * bits it would have in a model that held that adapter alone. Keep the rows of one adapter together: each run of them
- * is a product of its own. */
-enum { ADAPTER_BASE = -1 /* none */, ADAPTER_OWN = 0 /* which need not be there: then the base */ };
-/* *index is new, above ADAPTER_OWN and never given twice. On error nothing has changed; ST_INVALID: made for another
- * base. */
-enum status model_adapter_load(struct model *m, const char *peft_dir, int *index, struct err *e) MUST_USE;
-/* Makes the own adapter, as it is, one of the others, and returns its index; the model has none of its own then, and
- * nothing is trained. */
-int model_adapter_keep(struct model *m);
-/* Gives up its memory; what a KV cache holds of it cannot be gone on with. */
-void model_adapter_drop(struct model *m, int index);
-bool model_adapter_there(const struct model *m, int index); /* whether rows may ask for it */
-
 enum train_what { TRAIN_NOTHING, TRAIN_LORA, TRAIN_FULL };
-/* Allocates gradients (and nothing else) for the chosen parameters. ST_INVALID: LoRA that is not there, or all
- * parameters of a model that was opened frozen and holds no float32 values to train. */
+/* Allocates gradients (and nothing else) for the own adapter or for the base, and gives up those of the other one;
+ * other adapters are prepared one by one (model_adapter_prepare). ST_INVALID: LoRA that is not there, or all parameters
+ * of a model that was opened frozen and holds no float32 values to train. */
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) MUST_USE;
 /* Another activation_memory (model_options) from the next forward on. */
 void model_limit_activations(struct model *m, int64_t bytes);
 
-/* Named trainable parameters: the optimizer, checkpoints and selfcheck walk this list. Arrays live with the model, in
- * the backend's memory: w and g are for its ops alone and may not be read here (on the CPU backend they can). */
+/* Named parameters: the optimizer, checkpoints and selfcheck walk such lists. Arrays live with the model, in the
+ * backend's memory: w and g are for its ops alone and may not be read here (on the CPU backend they can). */
 struct param {
     const char *name; /* Hugging Face or PEFT name */
     float *w, *g;     /* device addresses; g NULL where nothing is trained, w NULL for a matrix held in bf16 alone */
@@ -113,6 +96,7 @@ struct param {
     int nd;
     int64_t dim[2];
 };
+/* Those of the own adapter once it is prepared, else those of the base. */
 const struct param *model_params(struct model *m, int *count);
 /* Copies a parameter, or its gradient, to and from n floats of host memory; into a matrix held in bf16 alone they are
  * rounded. Device errors surface at the next call
@@ -124,19 +108,21 @@ void model_grad_put(struct model *m, const struct param *p, const float *g_host)
 /* Reads the parameters of model_params() by name from a safetensors file, which may hold more. ST_INVALID names a
  * tensor that is missing, of another shape or not finite; some parameters may have been replaced then. */
 enum status model_params_load(struct model *m, const char *path, struct err *e) MUST_USE;
-/* Must be called after parameters changed, so that packed copies follow. */
+/* Must be called after parameters of the base or of the own adapter changed, so that packed copies follow. */
 void model_params_changed(struct model *m);
 
 /* ---- training pass: packed segments -------------------------------------------------------------------------------
  * A batch is a list of segments laid end to end over T rows. A segment continues the segment `prefix` (-1: none): its
  * tokens attend to the whole prefix, then causally to themselves. A prompt is one segment; each of its answers is
  * a segment that continues it (train/step.h), so the prompt is forwarded and back-propagated once. Prefixes come before
- * their users and have no prefix themselves. Gradients are of the model's own adapter and of the base under it: a batch
- * with segments of others is forward_only while anything is trained (ST_INVALID). */
+ * their users and have no prefix themselves.
+ * While anything is prepared for training, a batch is forward_only, or it is trained on: then all its segments are of
+ * one adapter, and gradients are those of that adapter if it is prepared, else those of the base under it
+ * (model_train_set). ST_INVALID: another mixture, or neither is prepared. */
 struct segment {
     int64_t start, len; /* rows */
     int prefix;         /* segment index or -1; of the same adapter */
-    int adapter;        /* ADAPTER_OWN (0), ADAPTER_BASE or an index of model_adapter_load */
+    int adapter;        /* ADAPTER_OWN (0), ADAPTER_BASE or another index */
 };
 struct train_batch {
     const int32_t *ids; /* [T] input token */
@@ -165,18 +151,21 @@ enum status model_logits(struct model *m, const struct train_batch *b, float *lo
 /* Adds to the gradients d(sum_i g[i] * logp[i]). Every loss is a per-token scalar g (see train/loss.h); to minimise
  * a loss, g = dloss/dlogp. */
 enum status model_backward(struct model *m, const struct train_batch *b, const float *g, struct err *e) MUST_USE;
+/* Of the own adapter or the base, as in model_params. The gradients lie in one slab of n floats of the backend's
+ * memory, with zeros in its gaps; their L2 norm is summed in double as the op sum_squares says, and 0 when nothing is
+ * prepared.
+ */
 void model_zero_grad(struct model *m);
-/* The gradients of all that is trained, in one slab of n floats of the backend's memory, with zeros in its gaps. */
 float *model_grad_slab(struct model *m, int64_t *n);
-/* L2 norm of all gradients, summed in double as the op sum_squares says; 0 when nothing is trained. */
 double model_grad_norm(const struct model *m);
 
-/* Looks for a NaN or an infinity among the weights, the activations that the last model_forward kept (none after
- * model_params_changed) and the gradients, whichever of them `what` has, in this order, and writes where the first one
- * is ("gradient of model.layers.3.mlp.up_proj.weight: element 7 of 8192 is NaN"). False when all is finite. Copies
- * everything to the host: for messages, not for every step. */
+/* Looks for a NaN or an infinity among the weights of the base and of an adapter, the activations that the last
+ * model_forward kept (none after model_params_changed) and the gradients of model_train_set(m, adapter), whichever of
+ * them `what` has, in this order, and writes where the first one is ("gradient of model.layers.3.mlp.up_proj.weight:
+ * element 7 of 8192 is NaN"). False when all is finite. Copies everything to the host: for messages, not for every
+ * step. */
 enum { FIND_WEIGHTS = 1, FIND_ACTIVATIONS = 2, FIND_GRADIENTS = 4 };
-bool model_find_nonfinite(struct model *m, int what, char *buf, size_t bytes);
+bool model_find_nonfinite(struct model *m, int adapter, int what, char *buf, size_t bytes);
 
 /* ---- sampling pass: KV cache --------------------------------------------------------------------------------------*/
 /* A cache is a pool of blocks of KV_BLOCK tokens (tensor/ops.h). Sequences share the blocks of a common prefix; one

@@ -173,7 +173,7 @@ static double o_forward(const struct oracle *o, const int32_t *ids, int n, const
                 if (c->arch->qk_norm && i < c->H) o_norm(o, z, z, NAME("self_attn.q_norm.weight"), K);
                 if (c->arch->qk_norm && i >= c->H) o_norm(o, z, z, NAME("self_attn.k_norm.weight"), K);
                 for (int j = 0; j < half; j++) {
-                    const double w = t * pow((double)c->rope_theta, -2.0 * j / K), p = z[j], r = z[j + half];
+                    const double w = t * pow(c->rope.theta, -2.0 * j / K), p = z[j], r = z[j + half];
                     z[j] = p * cos(w) - r * sin(w);
                     z[j + half] = r * cos(w) + p * sin(w);
                 }
@@ -641,7 +641,7 @@ static void test_bad_config(void **state) {
         enum status st;
         const char *says;
     } cases[] = {
-        {"Qwen3ForCausalLM", "LlamaForCausalLM", ST_UNSUPPORTED, "LlamaForCausalLM"},
+        {"Qwen3ForCausalLM", "GemmaForCausalLM", ST_UNSUPPORTED, "GemmaForCausalLM"},
         {"\"num_key_value_heads\":2", "\"num_key_value_heads\":3", ST_INVALID, "num_key_value_heads"},
         {"\"head_dim\":6", "\"head_dim\":5", ST_INVALID, "head_dim"},
         {"\"head_dim\":6,", "", ST_INVALID, "hidden_size (10)"},
@@ -650,10 +650,18 @@ static void test_bad_config(void **state) {
         {"\"hidden_size\":10,", "", ST_PARSE, "hidden_size"},
         {"\"eos_token_id\":[3,4]", "\"eos_token_id\":13", ST_INVALID, "eos_token_id"},
         {"\"rope_theta\":100.0", "\"rope_theta\":-1.0", ST_INVALID, "rope_theta"},
-        {"\"rope_theta\":100.0", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}", ST_UNSUPPORTED, "yarn"},
-        {"\"rope_theta\":100.0", "\"rope_parameters\":{\"rope_type\":\"llama3\"}", ST_UNSUPPORTED, "llama3"},
+        {"\"rope_theta\":100.0", "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}", ST_UNSUPPORTED, "dynamic"},
+        {"\"rope_theta\":100.0", "\"rope_parameters\":{\"rope_type\":\"llama3\"}", ST_PARSE, "rope_parameters: factor"},
         {"\"rope_theta\":100.0", "\"attention_bias\":true", ST_UNSUPPORTED, "attention_bias"},
         {"\"rope_theta\":100.0", "\"use_sliding_window\":true", ST_UNSUPPORTED, "use_sliding_window"},
+        {"Qwen3ForCausalLM\"],", "LlamaForCausalLM\"],\"attention_bias\":true,", ST_UNSUPPORTED,
+         "attention_bias: true"},
+        {"Qwen3ForCausalLM\"],", "LlamaForCausalLM\"],\"mlp_bias\":true,", ST_UNSUPPORTED, "mlp_bias: true"},
+        {"Qwen3ForCausalLM\"],", "LlamaForCausalLM\"],\"pretraining_tp\":2,", ST_UNSUPPORTED, "pretraining_tp: 2"},
+        {"Qwen3ForCausalLM\"],", "MistralForCausalLM\"],\"sliding_window\":64,", ST_UNSUPPORTED, "sliding_window: 64"},
+        {"Qwen3ForCausalLM\"],", "Qwen2ForCausalLM\"],\"attention_bias\":false,", ST_UNSUPPORTED,
+         "attention_bias: false"},
+        {"\"rope_theta\":100.0", "\"layer_types\":[\"sliding_attention\"]", ST_UNSUPPORTED, "layer_types[0]"},
         {"\"rope_theta\":100.0", "\"hidden_act\":\"gelu\"", ST_UNSUPPORTED, "gelu"},
         {"\"rms_norm_eps\":1e-5", "\"rms_norm_eps\":-1", ST_INVALID, "rms_norm_eps"},
     };
@@ -795,16 +803,16 @@ static void test_find_nonfinite(void **state) {
     const struct param *p = model_params(m, &n);
     tiny_logp(m, logp);
     CHECK(model_backward(m, &tiny, tiny_g, &err));
-    assert_false(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_false(model_find_nonfinite(m, ADAPTER_OWN, ALL, buf, sizeof buf));
 
     p[3].g[1] = NAN; /* below p[5], whose gradient it would have come from */
     p[5].g[2] = -INFINITY;
-    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_true(model_find_nonfinite(m, ADAPTER_OWN, ALL, buf, sizeof buf));
     assert_non_null(strstr(buf, "gradient of "));
     assert_non_null(strstr(buf, p[5].name));
     assert_non_null(strstr(buf, "element 2 of "));
     assert_non_null(strstr(buf, "infinite"));
-    assert_false(model_find_nonfinite(m, FIND_WEIGHTS | FIND_ACTIVATIONS, buf, sizeof buf));
+    assert_false(model_find_nonfinite(m, ADAPTER_OWN, FIND_WEIGHTS | FIND_ACTIVATIONS, buf, sizeof buf));
 
     /* Finite weights whose product is not: seen in the activations of the layer it happens in. */
     model_zero_grad(m);
@@ -813,11 +821,11 @@ static void test_find_nonfinite(void **state) {
             for (int64_t k = 0; k < p[i].n; k++) p[i].w[k] = k % 2 ? 3e38f : -3e38f;
     model_params_changed(m);
     tiny_logp(m, logp);
-    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_true(model_find_nonfinite(m, ADAPTER_OWN, ALL, buf, sizeof buf));
     assert_non_null(strstr(buf, "activations of layer 1, gate and up projection"));
 
     p[n - 1].w[0] = NAN;
-    assert_true(model_find_nonfinite(m, ALL, buf, sizeof buf));
+    assert_true(model_find_nonfinite(m, ADAPTER_OWN, ALL, buf, sizeof buf));
     assert_non_null(strstr(buf, "weight "));
     assert_non_null(strstr(buf, p[n - 1].name));
     assert_non_null(strstr(buf, "element 0 of "));

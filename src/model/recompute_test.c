@@ -60,11 +60,11 @@ static int teardown(void **state) {
 }
 
 /* With weights that matter: random B of LoRA, and matrices large enough to bend what follows. */
-static struct model *make(const char *config, const char *dtype, enum train_what what, int64_t memory) {
+static struct model *make(const char *config, const char *dtype, enum train_what what, unsigned parts, int64_t memory) {
     struct model *m;
     const struct model_options opt = {.dtype = dtype, .frozen = what == TRAIN_LORA, .activation_memory = memory};
     CHECK(model_init(config, 5, &opt, be, &m, &err));
-    if (what == TRAIN_LORA) CHECK(model_lora_init(m, 4, 8, 11, &err));
+    if (what == TRAIN_LORA) CHECK(model_lora_create(m, &(struct adapter_shape){4, 8, parts}, 11, &err));
     CHECK(model_train_prepare(m, what, &err));
     int n;
     const struct param *p = model_params(m, &n);
@@ -91,21 +91,23 @@ static float *step(struct model *m, int64_t *count) {
     return out;
 }
 
-static void check_bits(const char *config, const char *dtype, enum train_what what) {
-    struct model *m = make(config, dtype, what, 0);
+/* parts: of LoRA. */
+static void check_bits(const char *config, const char *dtype, enum train_what what, unsigned parts) {
+    const bool head = what == TRAIN_FULL || (parts & ADAPTER_HEAD); /* is trained */
+    struct model *m = make(config, dtype, what, parts, 0);
     int64_t n, n_now;
     float *want = step(m, &n);
     bool moved = false;
     for (int64_t i = N; i < n; i++) moved |= want[i] != 0;
     assert_true(moved);
     assert_int_equal(model_memory(m).recomputed_layers, 0); /* a small batch has room */
-    assert_true(model_memory(m).logits_kept == (what == TRAIN_FULL));
+    assert_true(model_memory(m).logits_kept == head);
     int64_t bytes = model_memory(m).activation_bytes;
     model_free(m);
     /* Each time one byte less than was taken before, until nothing can be saved any more. */
-    int most = what == TRAIN_FULL ? -1 : 0, rounds = 0; /* the logits go first */
+    int most = head ? -1 : 0, rounds = 0; /* the logits go first */
     for (;; rounds++) {
-        m = make(config, dtype, what, bytes - 1);
+        m = make(config, dtype, what, parts, bytes - 1);
         float logp[N];
         if (model_forward(m, &batch, logp, NULL, NULL, &err) == ST_MEMORY) break;
         float *got = step(m, &n_now);
@@ -125,28 +127,30 @@ static void check_bits(const char *config, const char *dtype, enum train_what wh
     assert_non_null(strstr(err.msg, "activation_memory"));
     model_free(m);
     assert_int_equal(most, L - 1);
-    assert_int_equal(rounds, what == TRAIN_FULL ? L : L - 1);
+    assert_int_equal(rounds, head ? L : L - 1);
     free(want);
 }
 
 static void test_bits(void **state) {
     (void)state;
-    check_bits(qwen3, "f32", TRAIN_FULL);
-    check_bits(qwen3, "bf16", TRAIN_LORA);
-    check_bits(qwen2, "f32", TRAIN_LORA);
-    check_bits(qwen2, "bf16", TRAIN_FULL);
+    check_bits(qwen3, "f32", TRAIN_FULL, 0);
+    check_bits(qwen3, "bf16", TRAIN_LORA, ADAPTER_LAYERS);
+    check_bits(qwen2, "f32", TRAIN_LORA, ADAPTER_LAYERS);
+    check_bits(qwen2, "bf16", TRAIN_FULL, 0);
+    check_bits(qwen3, "f32", TRAIN_LORA, ADAPTER_LAYERS | ADAPTER_HEAD);
+    check_bits(qwen2, "bf16", TRAIN_LORA, ADAPTER_ATTENTION | ADAPTER_HEAD);
 }
 
 /* A layer in the middle overflows; what it held is gone by the time somebody asks. */
 static void test_find_nonfinite(void **state) {
     (void)state;
-    struct model *m = make(qwen3, "f32", TRAIN_FULL, 0);
+    struct model *m = make(qwen3, "f32", TRAIN_FULL, 0, 0);
     float logp[N];
     char where[200];
     CHECK(model_forward(m, &batch, logp, NULL, NULL, &err));
     const int64_t bytes = model_memory(m).activation_bytes;
     model_free(m);
-    m = make(qwen3, "f32", TRAIN_FULL, bytes / 5 * 4);
+    m = make(qwen3, "f32", TRAIN_FULL, 0, bytes / 5 * 4);
     int n;
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++)
@@ -155,7 +159,7 @@ static void test_find_nonfinite(void **state) {
     model_params_changed(m);
     CHECK(model_forward(m, &batch, logp, NULL, NULL, &err));
     assert_true(model_memory(m).recomputed_layers > 1);
-    assert_true(model_find_nonfinite(m, FIND_ACTIVATIONS, where, sizeof where));
+    assert_true(model_find_nonfinite(m, ADAPTER_OWN, FIND_ACTIVATIONS, where, sizeof where));
     assert_non_null(strstr(where, "activations of layer 1, gate and up projection"));
     model_free(m);
 }
@@ -163,7 +167,7 @@ static void test_find_nonfinite(void **state) {
 /* Without a backward pass to come nothing is kept for one. */
 static void test_forward_only(void **state) {
     (void)state;
-    struct model *m = make(qwen2, "f32", TRAIN_FULL, 0), *idle = make(qwen2, "f32", TRAIN_NOTHING, 0);
+    struct model *m = make(qwen2, "f32", TRAIN_FULL, 0, 0), *idle = make(qwen2, "f32", TRAIN_NOTHING, 0, 0);
     float logp[N], same[N];
     CHECK(model_forward(m, &batch, logp, NULL, NULL, &err));
     CHECK(model_forward(idle, &batch, same, NULL, NULL, &err));
@@ -174,7 +178,7 @@ static void test_forward_only(void **state) {
     model_free(idle);
     struct train_batch only = batch;
     only.forward_only = true;
-    m = make(qwen2, "bf16", TRAIN_LORA, 0);
+    m = make(qwen2, "bf16", TRAIN_LORA, 0, 0);
     CHECK(model_forward(m, &only, logp, NULL, NULL, &err));
     const int64_t bytes = model_memory(m).activation_bytes;
     assert_int_equal(model_backward(m, &only, g, &err), ST_INVALID);

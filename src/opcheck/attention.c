@@ -8,12 +8,12 @@
 
 #define V(i, r, j) (v[(i)][at(c, (int)(i), (r), (j))])
 
-/* Sequences packed end to end; prefix[i] >= 0: the past of i is the first past[i] rows of that sequence. */
+/* Sequences that are packed end to end. prefix[i] >= 0: the past of i is the first past[i] rows of that sequence. */
 struct packing {
     int n;
     int64_t len[12];
     int prefix[12];
-    int64_t past[12]; /* 0: all of the prefix */
+    int64_t past[12]; /* 0: the past is all of the prefix. */
 };
 static const struct packing packings[] = {
     {1, {1}, {-1}, {0}},
@@ -24,7 +24,7 @@ static const struct packing packings[] = {
     {10, {250, 120, 119, 121, 64, 100, 31, 32, 33, 16}, {-1, 0, 0, 0, 0, -1, 5, 5, 5, 5}, {0}},
     {4, {5, 2, 0, 3}, {-1, 0, 0, -1}, {0}},
     {12,
-     {200, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, /* decoding: pasts around the sizes of tiles and blocks */
+     {200, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, /* Decoding: the pasts are around the sizes of tiles and blocks. */
      {-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
      {0, 1, 15, 16, 17, 62, 63, 64, 65, 127, 128, 129}},
 };
@@ -43,10 +43,10 @@ enum { Q, K_, V_, O, STATS, CACHE, D_O = 5, DQ, DK, DV };
 
 /* ---- sequences --------------------------------------------------------------------------------------------------- */
 
-/* Sequences of the case without a cache; returns the rows they take. */
+/* Packs the sequences of a case without a cache. Returns how many rows they take. */
 static int64_t pack(struct op_case *c) {
     int64_t row = 0;
-    if (c->s[3] < 0) { /* all behind one past, whose rows are of no sequence */
+    if (c->s[3] < 0) { /* All sequences have one past, whose rows belong to no sequence. */
         c->n_seq = (int)c->s[4];
         c->seq = xcalloc((size_t)c->n_seq, sizeof *c->seq);
         for (int i = 0; i < c->n_seq; i++)
@@ -70,7 +70,7 @@ static int64_t pack(struct op_case *c) {
 
 static int64_t blocks_of(const struct attn_seq *s) { return (s->past + s->len + KV_BLOCK - 1) / KV_BLOCK; }
 
-/* Gives every sequence blocks of the cache in no order. shared: sequences with the same past have its full blocks in
+/* Gives every sequence blocks of the cache, in no order. shared: sequences with the same past have its full blocks in
  * common, as answers to one prompt do. */
 static void give_blocks(struct op_case *c, bool shared) {
     int64_t entries = 0;
@@ -84,7 +84,7 @@ static void give_blocks(struct op_case *c, bool shared) {
     rng_shuffle(&r, order, (size_t)entries, sizeof *order);
     int32_t *table = c->blocks;
     int64_t given = 0;
-    c->n_blocks = entries; /* those that sharing saves stay unused */
+    c->n_blocks = entries; /* The blocks that sharing saves stay unused. */
     for (int i = 0; i < c->n_seq; i++) {
         struct attn_seq *s = &c->seq[i];
         int64_t have = 0;
@@ -113,14 +113,14 @@ void attention_split_rows(struct op_case *c) {
     c->n_seq = (int)total;
 }
 
-/* Row of k and v that holds key j of a sequence. */
+/* Returns the row of k and v that holds key j of a sequence. */
 static int64_t key_row(const struct attn_seq *s, const struct attn_seq *fill, int64_t j) {
     return j >= s->past ? s->row + j - s->past : (fill ? fill->row : s->past_row) + j;
 }
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
-/* What tensor/ops.h wants finite has no special values beyond huge, tiny and zero ones. */
+/* An operand that tensor/ops.h wants finite has huge, tiny and zero special values, but no others. */
 static void finite_operand(struct op_case *c, int at, const char *name, int64_t rows, int64_t cols, float scale) {
     const int special = c->special;
     if (special == 2) c->special = 1;
@@ -135,7 +135,7 @@ static void inputs(struct op_case *c, bool cached) {
     finite_operand(c, V_, "v", T, G * K, 1);
     if (!cached) return;
     give_blocks(c, c->variant == 1);
-    /* Blocks of two layers, of which the second is used. What they hold before is anything, NaN included. */
+    /* There are blocks of two layers, of which the second is used. Before, they may hold anything, NaN included. */
     operand_add(c, CACHE, "cache", INOUT, c->n_blocks, 2 * kv_layer_floats(G, K), SOLID | STALE, 1);
 }
 static void outputs(struct op_case *c, bool with_stats) {
@@ -192,7 +192,7 @@ const struct op_functions op_kv_write = {.build = kv_write_build,
 
 /* ---- attention: variant 1 without stats -------------------------------------------------------------------------- */
 
-/* Softmax over the keys of row r of sequence i, head h, into p; returns the largest score and sets *sum. */
+/* Computes softmax over the keys of row r of sequence i, head h, into p. Returns the largest score and sets *sum. */
 static double softmax(const struct op_case *c, double *const v[], int i, int64_t r, int64_t h, double *p, double *sum) {
     const struct attn_seq *s = &c->seq[i], *fill = c->fill ? &c->fill[i] : NULL;
     const int64_t K = c->s[2], g = h / (c->s[0] / c->s[1]), n = s->past + r + 1;
@@ -238,11 +238,11 @@ static void attention_rows(const struct op_case *c, double *const v[], double *o
 }
 
 /* A score is a sum of K products, each step of which is rounded to 2^-24 of what has been added up so far. Roundings
- * have no direction: K of them come to about sqrt(K) times one. The keys that decide a row have scores of about 5,
- * which grow from 0 as they are added up: 5 sqrt(K/6) 2^-24 is how far off such a score is in the middle, and among the
- * millions of values of a case some are six times as far: 12 sqrt(K) 2^-24. An error of a score is a relative one of
- * its weight. What comes behind, exp and two sums over the keys, does not depend on K; 32 2^-24 leave room for it
- * (heads of 3 were off by 24 2^-24 in all). */
+ * have no direction, so K of them come to about sqrt(K) times one. The keys that decide a row have scores of about 5,
+ * which grow from 0 as they are added up. So such a score is off by 5 sqrt(K/6) 2^-24 in the middle; among the millions
+ * of values of a case some are six times as far off: 12 sqrt(K) 2^-24. An error of a score is a relative error of its
+ * weight. What follows (exp, and two sums over the keys) does not depend on K; 32 2^-24 leave room for it (heads of 3
+ * were off by 24 2^-24 in all). */
 static double attention_error(const struct op_case *c) { return 0x1p-24 * (32 + 12 * sqrt((double)c->s[2])); }
 
 static void attention_build(struct op_case *c) {
@@ -260,7 +260,7 @@ static void attention_cost(const struct op_case *c, double *flop, double *bytes)
     *bytes = 0;
     for (int i = 0; i < c->n_seq; i++) {
         const double len = (double)c->seq[i].len;
-        /* A common past is read once in training, once for each sequence out of the cache. */
+        /* A common past is read once in training. Out of the cache it is read once for each sequence. */
         *bytes += 4 * (2 * len * q + 2 * (len + (c->blocks ? (double)c->seq[i].past : 0)) * kv);
     }
 }
@@ -278,7 +278,7 @@ static void attention_cached_build(struct op_case *c) {
     outputs(c, false);
 }
 static void write_all(const struct op_case *c, struct side *s) {
-    /* A row at a time is what attention sees when rows are cut: the rest of the cache is written all the same. */
+    /* Where rows are cut, attention sees a row at a time. The rest of the cache is written all the same. */
     write_fill(c, s);
     kv_write_call(c, s);
 }
@@ -298,7 +298,7 @@ const struct op_functions op_attention_cached = {.build = attention_cached_build
 
 static void attention_grad_build(struct op_case *c) {
     const int64_t H = c->s[0], G = c->s[1], K = c->s[2];
-    if (c->special == 2) c->special = 1; /* all of them must be finite */
+    if (c->special == 2) c->special = 1; /* All values must be finite. */
     inputs(c, false);
     outputs(c, true);
     operand_add(c, D_O, "d_o", IN, c->rows, H * K, 0, 1);

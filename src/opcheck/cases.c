@@ -1,4 +1,4 @@
-/* Building cases and running them on a backend: memory, guards, random contents; counting what is found. */
+/* Builds cases and runs them on a backend: memory, guards, random contents. Counts what is found. */
 #include "opcheck/cases.h"
 
 #include <math.h>
@@ -29,8 +29,8 @@ static bool is_poison(float f) {
     return u == POISON;
 }
 
-/* About normal (a sum of four 16-bit uniforms, variance 1), with all 24 bits, and never zero: a step of splitmix64
- * (Steele et al., OOPSLA 2014) a number, because millions are drawn. */
+/* Draws a number that is about normal (a sum of four 16-bit uniforms, variance 1), has all 24 bits and is never zero.
+ * Each takes one step of splitmix64 (Steele et al., OOPSLA 2014), because millions are drawn. */
 static float draw(uint64_t *state) {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -40,8 +40,8 @@ static float draw(uint64_t *state) {
     return (float)(sum ? sum : 1) * (1.7320508f / 0x1p16f);
 }
 
-/* Random numbers, none of them zero; some replaced as special says. Infinities and NaN come one to three rows,
- * so that not all of a product is NaN. */
+/* Fills an operand with random numbers, none of them zero. Some are replaced as `special` says. Only one row in one to
+ * three gets an infinity or a NaN, so that not all of a product is NaN. */
 static void fill_random(struct op_case *c, struct operand *a, float scale) {
     static const float extremes[] = {0.0f, -0.0f, 1e-42f, -3e-39f, 0x1p-126f, 1e-20f, 3e5f, -2e9f, 88.4f, -87.4f, 200};
     static const float not_finite[] = {NAN, INFINITY, -INFINITY, 0x1.fffffep127f, -1e38f};
@@ -107,7 +107,7 @@ int64_t case_units(const struct op_case *c) { return c->seq ? c->n_seq : c->rows
 
 struct op_case case_cut(const struct op_case *c, int64_t from, int64_t n) {
     struct op_case cut = *c;
-    if (c->seq) { /* sequences name their rows themselves */
+    if (c->seq) { /* Sequences name their rows themselves. */
         cut.seq += from;
         cut.n_seq = (int)n;
         return cut;
@@ -124,7 +124,7 @@ struct op_case case_cut(const struct op_case *c, int64_t from, int64_t n) {
 double case_work(const struct op_case *c) {
     double flop, bytes;
     c->op->f->cost(c, &flop, &bytes);
-    double held = 0; /* is filled, sent, fetched and compared */
+    double held = 0; /* Bytes that are filled, sent, fetched and compared. */
     for (int i = 0; i < OPERANDS_MAX; i++) held += (double)c->a[i].n;
     return flop + 8 * held;
 }
@@ -164,11 +164,11 @@ enum status side_open(struct side *s, const struct op_case *c, struct backend *b
             CLEANUP_FREE uint16_t *bits = xmalloc((size_t)i64_max(a->rows * a->cols, 1) * sizeof *bits);
             for (int64_t i = 0; i < a->rows * a->cols; i++) bits[i] = bf16_bits(a->init[a->off + i]);
             s->w.w = NULL;
-            const int64_t cut[] = {0, a->rows / 3, a->rows / 2, a->rows}; /* in parts, as a loader does */
+            const int64_t cut[] = {0, a->rows / 3, a->rows / 2, a->rows}; /* In parts, as a loader does it. */
             for (int i = 0; i < 3; i++) be->weight_put(be, &s->w, cut[i], cut[i + 1] - cut[i], bits + cut[i] * a->cols);
         } else {
             be->weight_pack(be, &s->w);
-            be->weight_pack(be, &s->w); /* once more over the first, as after a step of the optimizer */
+            be->weight_pack(be, &s->w); /* Once more over the first packing, as after a step of the optimizer. */
         }
     }
     if (c->op->f->prepare) c->op->f->prepare(c, s);
@@ -231,11 +231,11 @@ void doubles_free(double *v[OPERANDS_MAX]) {
 
 /* ---- bfloat16 ---------------------------------------------------------------------------------------------------- */
 
-/* From the definition: of the 24 significant bits eight stay. */
+/* From the definition: eight of the 24 significant bits stay. */
 float bf16_rounded(float x) {
     if (isnan(x) || isinf(x) || x == 0) return x;
     int e;
-    const double f = frexp((double)x, &e); /* x = f 2^e, 1/2 <= |f| < 1 */
+    const double f = frexp((double)x, &e); /* x = f 2^e with 1/2 <= |f| < 1. */
     if (e <= -126) return copysignf(0.0f, x);
     return (float)ldexp(nearbyint(ldexp(f, 8)), e - 8);
 }
@@ -244,7 +244,7 @@ uint16_t bf16_bits(float x) {
     const float r = bf16_rounded(x);
     uint32_t u;
     memcpy(&u, &r, sizeof u);
-    return (uint16_t)(u >> 16 | (isnan(x) ? 0x40 : 0)); /* a NaN whose payload is cut off stays one */
+    return (uint16_t)(u >> 16 | (isnan(x) ? 0x40 : 0)); /* A NaN stays one when its payload is cut off. */
 }
 
 /* ---- findings ---------------------------------------------------------------------------------------------------- */
@@ -265,7 +265,7 @@ void finding(struct op_findings *f, const struct op_case *c, const char *fmt, ..
 
 bool same_float(float a, float b) { return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b)); }
 
-static int64_t ordered(float f) { /* neighbours in value are neighbours here */
+static int64_t ordered(float f) { /* Neighbours in value are neighbours here. */
     int32_t i;
     memcpy(&i, &f, sizeof i);
     return i < 0 ? -(int64_t)(i & 0x7fffffff) : i;
@@ -283,7 +283,7 @@ void compare_bits(struct op_findings *f, const struct op_case *c, float *const w
                 if (same_float(w, g) && is_poison(w) == is_poison(g)) continue;
                 if ((c->op->flags & ZERO_SIGN) && w == 0 && g == 0) continue;
                 int64_t apart = isnan(w) || isnan(g) ? INT64_MAX : llabs(ordered(w) - ordered(g));
-                if (apart == 0) apart = 1; /* +0 and -0 */
+                if (apart == 0) apart = 1; /* These are +0 and -0. */
                 f->differ++;
                 f->max_ulp = i64_max(f->max_ulp, apart);
                 if (apart > ulp)

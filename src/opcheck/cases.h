@@ -2,23 +2,27 @@
  * plain scalar implementation (the oracle) expects. A case is built once and then run on several sides.
  *
  * Arguments lie in buffers with guards: `off` floats in front, ld - cols behind each row, GUARD behind the last.
- * Guards, and outputs before the call, hold POISON, a NaN that no arithmetic makes: an op that reads them cannot give
- * the right value, one that writes guards or leaves outputs out is seen. */
+ * Guards, and outputs before the call, hold POISON, a NaN that no arithmetic makes. An op that reads them cannot give
+ * the right value. An op that writes guards, or leaves outputs out, is seen. */
 #ifndef KERNELRL_OPCHECK_CASES_H
 #define KERNELRL_OPCHECK_CASES_H
 
 #include "opcheck/opcheck.h"
 
-/* op: the entry of struct backend, and which kind of weight where that matters.
- * error: how far a value may be from the oracle's, |got - want| / max(|want|, root mean square of all). 0: same
- *     bits. Attention's depends on the case (op_functions.error); the table has that of heads of 256.
- * grad: for a gradient, how far it may be from finite differences, relative to the largest element of the op's
- * gradients (along a random direction: to their norm); 0 for other ops. ulp: by how much a device may differ from the
- * CPU backend. All is 0 (class E of tensor/ops.h) but what takes a double logarithm, which the device's library rounds
- * its own way (T). flags: ROWS, the bits of a row do not depend on the batch (I); THREADS, they do not depend on the
- * number of threads; BF16, needs a backend that takes bf16 weights; ZERO_SIGN, backends may differ in the sign of a
- * zero. shapes: the list to try, in the file that defines
- * the op. variants: accumulate or not, with bias or not, ... */
+/* The columns of the table:
+ *   error     how far a value may be from the oracle's, |got - want| / max(|want|, root mean square of all).
+ *             0: the bits must be the same. Attention's depends on the case (op_functions.error); the table has
+ *             that of heads of 256
+ *   grad      how far a gradient may be from finite differences, relative to the largest element of the op's
+ *             gradients (along a random direction: to their norm). 0 for other ops
+ *   ulp       by how much a device may differ from the CPU backend. It is 0 (class E of tensor/ops.h) but for
+ *             what takes a double logarithm, which the device's library rounds its own way (T)
+ *   flags     ROWS: the bits of a row do not depend on the batch (I). THREADS: they do not depend on the number
+ *             of threads. BF16: it needs a backend that takes bf16 weights. ZERO_SIGN: backends may differ in
+ *             the sign of a zero
+ *   shapes    the list to try, which is in the file that defines the op
+ *   variants  accumulate or not, with a bias or not, and so on
+ * The first column names the entry of struct backend, and which kind of weight where that matters. */
 /* clang-format off */
 #define OP_LIST(X) \
     /* op                 error  grad   ulp  flags                   shapes    variants */ \
@@ -61,62 +65,68 @@ enum operand_role {
     OUT,
     INOUT,
     WRT
-}; /* WRT: not an argument; what a gradient of a linear op is taken with respect to */
+}; /* WRT: it is no argument, but what a gradient of a linear op is taken with respect to. */
 enum operand_place { DEVICE, HOST, INDEX };
 struct operand {
-    const char *name; /* NULL: not used by this case */
+    const char *name; /* NULL: this case does not use it. */
     enum operand_role role;
     enum operand_place place;
-    int64_t rows, cols, ld, off, n; /* n: elements of the buffer, guards and all */
-    bool per_row;                   /* row r belongs to row r of the batch: cut along with it */
-    float *init;                    /* [n] contents before the call, owned; NULL for INDEX */
-    int32_t *index;                 /* [n], owned; INDEX only */
+    int64_t rows, cols, ld, off, n; /* n: how many elements the buffer has, guards and all. */
+    /* true: row r belongs to row r of the batch, and is cut along with it. */
+    bool per_row;
+    /* [n]: the contents before the call, owned. NULL for INDEX. */
+    float *init;
+    int32_t *index; /* [n], owned. Only for INDEX. */
 };
 
 struct checked_op;
 struct op_case {
     const struct checked_op *op;
-    int64_t s[SHAPE]; /* the op's own letters, see the lists of shapes */
+    int64_t s[SHAPE]; /* The op's own letters: see the lists of shapes. */
     int variant, view, special;
-    int64_t rows; /* of the batch, after cutting */
+    int64_t rows; /* Rows of the batch, after cutting. */
     uint64_t seed;
     struct operand a[OPERANDS_MAX];
-    int weight; /* operand that is a packed weight, or -1 */
-    bool alone; /* its rows are put in bf16 and there is no float32 of it */
-    bool tiles; /* bf16 products are expected in the order of AMX */
+    int weight; /* The operand that is a packed weight, or -1. */
+    bool alone; /* true: its rows are put in bf16, and there is no float32 of it. */
+    bool tiles; /* true: bf16 products are expected in the order of AMX. */
     enum dtype dt;
-    struct attn_seq *seq, *fill; /* owned; fill: what kv_write puts into the cache beforehand */
+    struct attn_seq *seq, *fill; /* Owned. fill: what kv_write puts into the cache beforehand. */
     int n_seq, n_fill;
-    int32_t *blocks; /* owned: block tables of seq, end to end */
+    int32_t *blocks; /* Owned: the block tables of seq, end to end. */
     int64_t n_blocks;
 };
 
-/* Where a case runs: memory of a backend with the operands in it. */
+/* Where a case runs: the memory of a backend with the operands in it. */
 struct side {
     struct backend *be;
-    void *mem[OPERANDS_MAX]; /* host memory for HOST and INDEX */
+    void *mem[OPERANDS_MAX]; /* Host memory for HOST and INDEX. */
     struct weight w;
 };
 
-struct op_pair { /* operand `wrt` has its gradient in operand `grad` */
+struct op_pair { /* Operand `wrt` has its gradient in operand `grad`. */
     int wrt, grad;
-    bool replaces; /* what an INOUT operand held is replaced, not added to */
+    /* true: the gradient replaces what an INOUT operand held, and is not added to it. */
+    bool replaces;
 };
 
-/* What an op is made of; any but build, call and cost may be NULL. Arrays v have an entry for each operand: its buffer
- * in double precision, laid out like init. */
+/* What an op is made of. Everything but build, call and cost may be NULL. Arrays v have an entry for each operand: its
+ * buffer in double precision, laid out like init. */
 struct op_functions {
-    void (*build)(struct op_case *c);                         /* sizes, roles, contents of operands from s, variant */
-    void (*prepare)(const struct op_case *c, struct side *s); /* before the first call */
+    void (*build)(struct op_case *c); /* Sets sizes, roles and contents of operands from s and variant. */
+    void (*prepare)(const struct op_case *c, struct side *s); /* Runs before the first call. */
     void (*call)(const struct op_case *c, struct side *s);
-    void (*expect)(const struct op_case *c, double *const v[]);         /* writes what outputs must hold */
-    double (*error)(const struct op_case *c);                           /* in the place of the table's */
-    double (*loss)(const struct op_case *c, double *const v[]);         /* <output gradient, forward>, by definition */
-    void (*cost)(const struct op_case *c, double *flop, double *bytes); /* bytes: each operand moved once */
-    struct op_pair pair[4];                                             /* ends with zeros */
-    const int64_t (*small)[SHAPE]; /* shapes whose every element is compared with a finite difference */
+    void (*expect)(const struct op_case *c, double *const v[]); /* Writes what outputs must hold. */
+    double (*error)(const struct op_case *c);                   /* Takes the place of the table's error. */
+    /* Computes <output gradient, forward> by definition. */
+    double (*loss)(const struct op_case *c, double *const v[]);
+    void (*cost)(const struct op_case *c, double *flop, double *bytes); /* bytes: each operand is moved once. */
+    struct op_pair pair[4];                                             /* It ends with zeros. */
+    /* Shapes of which every element is compared with a finite difference. */
+    const int64_t (*small)[SHAPE];
     int n_small;
-    int64_t batch[SHAPE]; /* columns of the shape of which rows are cut; its rows are chosen by invariance.c */
+    /* The columns of the shape whose rows are cut. invariance.c chooses how many rows there are. */
+    int64_t batch[SHAPE];
 };
 
 struct shape_list {
@@ -135,9 +145,10 @@ struct checked_op {
 extern const struct checked_op opcheck_ops[];
 extern const int opcheck_n_ops;
 
-/* Lists of shapes; the letters of s are:
- *   product M,N,K   row, norm T,n   table T,n,R (rows of the table)   rope T,H,G,K   swiglu T,F   logits T,V   length n
- *   attention H,G,K,packing, or packing = -1 and sequences, past, len: that many behind one common past */
+/* Lists of shapes. The letters of s are:
+ *   product     M,N,K              row, norm  T,n        table   T,n,R (rows of the table)
+ *   rope        T,H,G,K            swiglu     T,F        logits  T,V           length  n
+ *   attention   H,G,K,packing, or packing = -1 and sequences, past, len: that many behind one common past */
 extern const struct shape_list shapes_product, shapes_row, shapes_norm, shapes_table, shapes_rope, shapes_swiglu,
     shapes_attention, shapes_logits, shapes_length;
 #define X(op, error, grad, ulp, flags, shapes, variants) extern const struct op_functions op_##op;
@@ -146,22 +157,22 @@ OP_LIST(X)
 
 /* ---- building a case ---- */
 
-/* Builds the case in *c (contents overwritten). view: 0 rows without gaps, 1 gaps and a misaligned start, 2 gaps of a
- * multiple of 16 bytes. special: 0 normal random numbers, 1 also huge, tiny and zero ones, 2 also NaN and infinities.
- */
+/* Builds the case in *c, whose contents are overwritten. view: 0 rows without gaps, 1 gaps and a misaligned start, 2
+ * gaps of a multiple of 16 bytes. special: 0 normal random numbers, 1 also huge, tiny and zero ones, 2 also NaN and
+ * infinities. */
 void case_build(struct op_case *c, const struct checked_op *op, const int64_t s[SHAPE], int variant, int view,
                 int special);
 void case_free(struct op_case *c);
-/* The case of rows (for attention: sequences) [from, from+n) of c: shares everything with c, never freed. */
+/* The case of rows (for attention: sequences) [from, from+n) of c. It shares everything with c, and is never freed. */
 struct op_case case_cut(const struct op_case *c, int64_t from, int64_t n);
-int64_t case_units(const struct op_case *c); /* rows or sequences there are to cut */
-double case_work(const struct op_case *c);   /* about how many operations it takes */
+int64_t case_units(const struct op_case *c); /* How many rows or sequences there are to cut. */
+double case_work(const struct op_case *c);   /* About how many operations it takes. */
 
-/* SOLID: no gaps, aligned, whatever the view. STALE: holds POISON, though it is not an output. */
+/* SOLID: there are no gaps and it is aligned, whatever the view is. STALE: it holds POISON, though it is no output. */
 enum operand_flags { PER_ROW = 1, SOLID = 2, ON_HOST = 4, STALE = 8 };
 void operand_add(struct op_case *c, int at, const char *name, enum operand_role role, int64_t rows, int64_t cols,
                  unsigned flags, float scale);
-/* n indices below `below`, one for each row. */
+/* Makes n indices below `below`, one for each row. */
 void operand_index(struct op_case *c, int at, const char *name, int64_t n, int64_t below);
 
 static inline int64_t at(const struct op_case *c, int i, int64_t r, int64_t j) {
@@ -171,9 +182,10 @@ static inline int64_t at(const struct op_case *c, int i, int64_t r, int64_t j) {
 /* ---- running it ---- */
 
 enum status side_open(struct side *s, const struct op_case *c, struct backend *be, struct err *e) MUST_USE;
-void side_reset(struct side *s, const struct op_case *c); /* outputs as they were before the first call */
+/* Sets outputs back to what they were before the first call. */
+void side_reset(struct side *s, const struct op_case *c);
 void side_close(struct side *s, const struct op_case *c);
-/* Whole buffers as they are now, [a[i].n] floats; NULL entries for INDEX and WRT. Waits for the device. */
+/* Fetches whole buffers as they are now, [a[i].n] floats. Entries are NULL for INDEX and WRT. Waits for the device. */
 enum status side_fetch(struct side *s, const struct op_case *c, float *out[OPERANDS_MAX], struct err *e) MUST_USE;
 void fetched_free(float *out[OPERANDS_MAX]);
 
@@ -181,7 +193,7 @@ static inline struct tensor side_view(const struct op_case *c, const struct side
     const struct operand *a = &c->a[i];
     return tensor_f32((float *)s->mem[i] + a->off, a->rows, a->cols, a->ld);
 }
-/* Start of a SOLID operand, or NULL when the case has none. */
+/* The start of a SOLID operand, or NULL when the case has none. */
 static inline float *side_floats(const struct op_case *c, const struct side *s, int i) {
     return c->a[i].name ? (float *)s->mem[i] + c->a[i].off : NULL;
 }
@@ -189,27 +201,28 @@ static inline const int32_t *side_index(const struct op_case *c, const struct si
     return (const int32_t *)s->mem[i] + c->a[i].off;
 }
 
-/* Operands in double precision for oracle and loss; free with doubles_free. */
+/* Makes operands in double precision for oracle and loss. doubles_free frees them. */
 void doubles_of(const struct op_case *c, double *v[OPERANDS_MAX]);
 void doubles_free(double *v[OPERANDS_MAX]);
 
-float bf16_rounded(float x); /* to nearest even, subnormals to zero */
-uint16_t bf16_bits(float x); /* of bf16_rounded */
+float bf16_rounded(float x); /* Rounds to nearest even, and subnormals to zero. */
+uint16_t bf16_bits(float x); /* The bits of bf16_rounded. */
 
 /* ---- counting and printing ---- */
 
 struct op_findings {
     int64_t cases, left_out, values, differ, max_ulp,
-        misplaced;           /* misplaced: guards written, outputs not, inputs changed */
-    double max_error, bound; /* that came nearest to its bound, or the farthest beyond it; bound: of that case */
-    char first[240];         /* the first complaint in words, or empty */
+        misplaced; /* misplaced: guards that were written, outputs that were not, inputs that were changed. */
+    /* The error that came nearest to its bound, or went farthest beyond it. bound: the bound of that case. */
+    double max_error, bound;
+    char first[240]; /* The first complaint in words, or empty. */
 };
 void finding(struct op_findings *f, const struct op_case *c, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* Compares view for view what two runs gave: bits, or at most `ulp` apart; any NaN equals any NaN. */
+/* Compares what two runs gave, view for view: the bits are equal, or at most `ulp` apart. Any NaN equals any NaN. */
 void compare_bits(struct op_findings *f, const struct op_case *c, float *const want[], float *const got[], int64_t ulp,
                   const char *what);
-bool same_float(float a, float b); /* bits, any NaN being any NaN */
-/* Prints the line of an op and counts it. bound: of max_error, < 0 when the mode has none. */
+bool same_float(float a, float b); /* The same bits, or any NaN for any NaN. */
+/* Prints the line of an op and counts it. bound: that of max_error; < 0 when the mode has none. */
 void findings_report(const struct opcheck_options *o, struct opcheck_tally *t, const struct checked_op *op,
                      const char *mode, const struct op_findings *f, double bound, bool ok);
 void report_skip(const struct opcheck_options *o, struct opcheck_tally *t, const struct checked_op *op,
@@ -224,10 +237,10 @@ enum status grad_op(const struct opcheck_env *env, const struct checked_op *op, 
                     struct opcheck_tally *t, struct err *e) MUST_USE;
 enum status invariance_op(const struct opcheck_env *env, const struct checked_op *op, const struct opcheck_options *o,
                           struct opcheck_tally *t, struct err *e) MUST_USE;
-/* All ops at once: they share the measured limits. */
+/* Runs all ops at once, because they share the measured limits. */
 enum status perf_ops(const struct opcheck_env *env, const struct opcheck_options *o, struct opcheck_tally *t,
                      struct err *e) MUST_USE;
-/* Puts one sequence for each row in place of the sequences of a case of attention_cached. */
+/* Puts one sequence for each row in the place of the sequences of a case of attention_cached. */
 void attention_split_rows(struct op_case *c);
 
 #endif

@@ -1,5 +1,5 @@
-/* check: every op against the reference backend, bit by bit, and against the oracle, within the bound of the table;
- * with guards around every operand, over the shapes, variants, views and special values of the table. */
+/* check: compares every op with the reference backend, bit by bit, and with the oracle, within the bound of the table.
+ * There are guards around every operand. All shapes, variants, views and special values of the table are tried. */
 #include <math.h>
 #include <string.h>
 
@@ -7,13 +7,14 @@
 
 static bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-/* Inputs as they were, guards as they were, outputs written. */
+/* Inputs and guards must be as they were, and outputs written. */
 static void check_places(struct op_findings *f, const struct op_case *c, float *const got[]) {
     uint32_t u;
     for (int i = 0; i < OPERANDS_MAX; i++) {
         const struct operand *a = &c->a[i];
         if (!got[i]) continue;
-        int64_t r = -1, j = 0; /* of float k; counted, because dividing takes longer than all else here */
+        /* The place of float k. It is counted, because dividing would take longer than all else here. */
+        int64_t r = -1, j = 0;
         for (int64_t k = 0; k < a->n; k++) {
             if (a->ld > 0 && k >= a->off && (r < 0 || ++j == a->ld)) r++, j = 0;
             const bool inside = r >= 0 && r < a->rows && j < a->cols;
@@ -42,7 +43,8 @@ static double bound_of(const struct opcheck_env *env, const struct op_case *c) {
     return c->op->f->error ? c->op->f->error(c) : c->op->error;
 }
 
-/* How far values are from what the oracle expects: relative to each, or to the root mean square of all. */
+/* Measures how far values are from what the oracle expects, relative to each value, or to the root mean square of
+ * all. */
 static void check_expected(struct op_findings *f, const struct op_case *c, double bound, float *const got[],
                            double *const want[]) {
     for (int i = 0; i < OPERANDS_MAX; i++) {
@@ -52,7 +54,7 @@ static void check_expected(struct op_findings *f, const struct op_case *c, doubl
         for (int64_t r = 0; r < a->rows; r++)
             for (int64_t j = 0; j < a->cols; j++) {
                 const double w = want[i][at(c, i, r, j)];
-                if (isfinite(w)) square += w * w; /* what a cache holds beside the keys is not */
+                if (isfinite(w)) square += w * w; /* What a cache holds beside the keys is not finite. */
             }
         const double rms = sqrt(square / (double)i64_max(a->rows * a->cols, 1));
         for (int64_t r = 0; r < a->rows; r++)
@@ -95,7 +97,7 @@ static enum status check_case(const struct opcheck_env *env, struct op_findings 
         }
         if (st == ST_OK) compare_bits(f, c, ref, got, env->host ? 0 : c->op->ulp, env->reference->name);
     }
-    /* Approximations are not compared where values were chosen to break them; there the reference decides. */
+    /* Approximations are not compared where values were chosen to break them. There the reference decides. */
     if (st == ST_OK && c->op->f->expect && (bound == 0 || !c->special)) {
         doubles_of(c, want);
         c->op->f->expect(c, want);
@@ -115,11 +117,11 @@ enum status check_op(const struct opcheck_env *env, const struct checked_op *op,
     struct op_findings f = {.bound = order_of_its_own(env, op) ? DEVICE_BF16_ERROR : op->error};
     for (int i = 0; i < op->shapes->n; i++)
         for (int variant = 0; variant < op->variants; variant++) {
-            double work = 0; /* of this shape, once known */
+            double work = 0; /* The work of this shape, once it is known. */
             for (int view = 0; view < VIEWS; view++)
                 for (int special = 0; special < SPECIALS; special++) {
-                    /* Special values in one view a shape. Quick: each shape and variant once, the rest in turn. Large:
-                     * once, without special values. */
+                    /* Special values are tried in one view of a shape. Quick: each shape and variant is tried once, and
+                     * the rest in turn. Large: it is tried once, without special values. */
                     const bool plain = view == (i + variant) % VIEWS && special == 0;
                     if (special && view != (i + variant + special) % VIEWS) continue;
                     if (o->quick && (view != (i + variant) % VIEWS || special != (i + variant) / VIEWS % SPECIALS))

@@ -1,5 +1,6 @@
-/* grad: gradients against central differences of the forward in double precision, from its definition. In small cases
- * every element; in larger ones the derivative along random directions, which takes two evaluations of the forward. */
+/* grad: compares gradients with central differences of the forward in double precision, from its definition. In small
+ * cases every element is compared. In larger ones the derivative along random directions is, which takes two
+ * evaluations of the forward. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +8,11 @@
 #include "base/rng.h"
 #include "opcheck/cases.h"
 
-/* Errors of the difference itself, about STEP^2 and 1e-16 / STEP of the values, are far below the bounds. */
+/* The errors of the difference itself, about STEP^2 and 1e-16 / STEP of the values, are far below the bounds. */
 #define STEP 1e-4
 enum { DIRECTIONS = 3 };
 
-/* Derivative of the loss when operand wrt moves along direction, laid out like its buffer. */
+/* The derivative of the loss when operand wrt moves along direction, which is laid out like its buffer. */
 static double derivative(const struct op_case *c, double *const v[], int wrt, const double *direction) {
     double loss[2];
     double *x = v[wrt], *before = xaligned((size_t)c->a[wrt].n * sizeof *before);
@@ -124,7 +125,7 @@ static enum status grad_case(const struct opcheck_env *env, struct op_findings *
 
 enum status grad_op(const struct opcheck_env *env, const struct checked_op *op, const struct opcheck_options *o,
                     struct opcheck_tally *t, struct err *e) {
-    if (!op->f->loss) return ST_OK; /* not a gradient */
+    if (!op->f->loss) return ST_OK; /* It is no gradient. */
     struct op_findings f = {0};
     for (int large = 0; large < 2; large++)
         for (int i = 0; i < (large ? op->shapes->n : op->f->n_small); i++)

@@ -12,7 +12,7 @@ static const int64_t tables[][SHAPE] = {{0, 3, 4},    {1, 1, 1},     {5, 17, 3},
 const struct shape_list shapes_table = {tables, (int)ARRAY_LEN(tables)};
 static const int64_t table_small[][SHAPE] = {{1, 1, 1}, {7, 5, 3}};
 
-/* The rows (T of them), the table they come from or go to, the indices, and factors of the rows. */
+/* The rows (T of them), the table that they come from or go to, the indices, and factors of the rows. */
 enum { ROW, TABLE, IDS, FORWARD_TABLE, FACTOR };
 
 static void rows_cost(const struct op_case *c, double *flop, double *bytes) {
@@ -49,7 +49,7 @@ static void embed_call(const struct op_case *c, struct side *s) {
 const struct op_functions op_embed = {
     .build = embed_build, .call = embed_call, .expect = taking_expect, .cost = rows_cost, .batch = {0, 33, 7}};
 
-/* Variants: 0 has float32 values, which it takes; 1 has bf16 alone. */
+/* Variants: 0 has float32 values, which it takes; 1 has only bf16. */
 static void embed_bf16_build(struct op_case *c) {
     c->dt = DT_BF16;
     c->alone = c->variant == 1;
@@ -106,7 +106,7 @@ const struct op_functions op_embed_grad = {.build = embed_grad_build,
                                            .n_small = (int)ARRAY_LEN(table_small),
                                            .batch = {0, 33, 7}};
 
-/* Variants: 0 as they are, 1 with a factor for each row. */
+/* Variants: 0 takes rows as they are; 1 has a factor for each row. */
 static void scatter_add_rows_build(struct op_case *c) {
     adding_build(c, 0);
     if (c->variant == 1) operand_add(c, FACTOR, "scale", IN, c->s[0], 1, PER_ROW | SOLID | ON_HOST, 1);
@@ -173,13 +173,14 @@ static void adamw_build(struct op_case *c) {
     operand_add(c, AW_M, "m", INOUT, 1, c->s[0], SOLID, 0.1f);
     operand_add(c, AW_V, "v", INOUT, 1, c->s[0], SOLID, 0.01f);
     operand_add(c, AW_G, "g", IN, 1, c->s[0], SOLID, 1);
-    for (int64_t j = 0; j < c->s[0]; j++) c->a[AW_V].init[j] = fabsf(c->a[AW_V].init[j]); /* a sum of squares */
+    /* They are sums of squares. */
+    for (int64_t j = 0; j < c->s[0]; j++) c->a[AW_V].init[j] = fabsf(c->a[AW_V].init[j]);
 }
 static void adamw_call(const struct op_case *c, struct side *s) {
     s->be->adamw(s->be, side_floats(c, s, AW_W), side_floats(c, s, AW_M), side_floats(c, s, AW_V),
                  side_floats(c, s, AW_G), c->s[0], &adam);
 }
-/* Each operation rounded once, in the order that tensor/ops.h writes them. */
+/* Each operation is rounded once, in the order in which tensor/ops.h writes them. */
 static void adamw_expect(const struct op_case *c, double *const v[]) {
     for (int64_t j = 0; j < c->s[0]; j++) {
         const float g = (float)v[AW_G][j] * adam.scale, w = (float)v[AW_W][j] * adam.decay;

@@ -1,5 +1,5 @@
-/* invariance: what an op gives for a row alone, in batches of several sizes, and on several numbers of threads, must be
- * the same bits. A batch of N rows is cut into batches of each size, so that a row stands at every place of one. */
+/* invariance: an op must give the same bits for a row alone, in batches of several sizes, and on several numbers of
+ * threads. A batch of N rows is cut into batches of each size, so that a row stands at every place of one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static enum status run_cut(struct side *s, const struct op_case *c, int64_t batc
     return side_fetch(s, c, out, e);
 }
 
-/* Everything the case gives on one backend, compared with `want`, or put there when it is empty. */
+/* Compares everything that the case gives on one backend with `want`, or puts it there when `want` is empty. */
 static enum status run_backend(struct op_findings *f, const struct op_case *c, struct backend *be,
                                float *want[OPERANDS_MAX], bool *have, struct err *e) {
     struct side s;
@@ -28,7 +28,8 @@ static enum status run_backend(struct op_findings *f, const struct op_case *c, s
     const bool rows = (c->op->flags & ROWS) != 0;
     for (size_t i = 0; i < (rows ? ARRAY_LEN(batches) : 1) && st == ST_OK; i++) {
         const int64_t batch = rows ? batches[i] : i64_max(case_units(c), 1);
-        if (rows && batch > case_units(c) && i > 0 && batches[i - 1] >= case_units(c)) break; /* the same as before */
+        /* This would be the same as before. */
+        if (rows && batch > case_units(c) && i > 0 && batches[i - 1] >= case_units(c)) break;
         float *got[OPERANDS_MAX] = {NULL};
         if (rows) {
             st = run_cut(&s, c, batch, got, e);
@@ -53,7 +54,7 @@ static enum status run_backend(struct op_findings *f, const struct op_case *c, s
     return st;
 }
 
-/* Attention: the rows of a packed training batch against the same rows, each alone, out of a cache. */
+/* Attention: compares the rows of a packed training batch with the same rows, each alone, out of a cache. */
 static enum status cached_as_in_training(const struct opcheck_env *env, struct op_findings *f,
                                          const struct op_case *cached, float *const want[OPERANDS_MAX], struct err *e) {
     const struct checked_op *op = opcheck_ops;
@@ -62,7 +63,7 @@ static enum status cached_as_in_training(const struct opcheck_env *env, struct o
     struct side s;
     float *got[OPERANDS_MAX] = {NULL};
     case_build(&c, op, cached->s, 1, cached->view, 0);
-    for (int i = 0; i < OPERANDS_MAX; i++) /* the same numbers as there */
+    for (int i = 0; i < OPERANDS_MAX; i++) /* They are the same numbers as there. */
         if (c.a[i].name && c.a[i].role == IN) memcpy(c.a[i].init, cached->a[i].init, (size_t)c.a[i].n * sizeof(float));
     enum status st = side_open(&s, &c, env->target, e);
     if (st == ST_OK) {
@@ -98,7 +99,7 @@ enum status invariance_op(const struct opcheck_env *env, const struct checked_op
         bool have = false;
         enum status st = ST_OK;
         for (int i = 0; i < env->n_others && st == ST_OK; i++) st = run_backend(&f, &c, env->others[i], want, &have, e);
-        /* A device has one number of threads; it must give the same twice. */
+        /* A device has one number of threads. It must give the same twice. */
         for (int i = 0; i < (env->n_others ? 1 : 2) && st == ST_OK; i++)
             st = run_backend(&f, &c, env->target, want, &have, e);
         if (st == ST_OK && attention && (op->flags & ROWS)) st = cached_as_in_training(env, &f, &c, want, e);

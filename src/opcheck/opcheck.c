@@ -1,4 +1,4 @@
-/* Opening what is compared, and running the modes over the table. */
+/* Opens what is compared, and runs the modes over the table. */
 #include "opcheck/opcheck.h"
 
 #include <string.h>
@@ -7,9 +7,11 @@
 #include "opcheck/cases.h"
 
 double work_limit(const struct opcheck_env *env, const struct opcheck_options *o) {
-    if (strstr(env->target->name, "emulated")) return o->quick ? 3e5 : 3e6; /* each of its threads is a coroutine */
+    /* Each thread of an emulated device is a coroutine. */
+    if (strstr(env->target->name, "emulated")) return o->quick ? 3e5 : 3e6;
     if (o->quick) return 1e6;
-    return env->host ? 6e6 : 3e9; /* the reference computes on one core; behind a device it is the whole CPU */
+    /* The reference computes on one core. Behind a device it is the whole CPU. */
+    return env->host ? 6e6 : 3e9;
 }
 
 enum status opcheck_known(const char *op, struct err *e) {
@@ -41,7 +43,7 @@ enum status opcheck_mode(const struct opcheck_env *env, enum opcheck_mode mode, 
     return ST_OK;
 }
 
-/* The scalar kernels, whatever this process uses otherwise. */
+/* Opens the scalar kernels, whatever this process uses otherwise. */
 static enum status reference_open(struct pool *pool, struct backend **out, struct err *e) {
     const char *mine = cpu_isa_name();
     ASSERT(cpu_isa_force("reference"));

@@ -1,7 +1,7 @@
-/* perf: the time of every op at the shapes of two models, beside the limit of the machine it ran on: the larger of
- * bytes over the measured bandwidth of memory and of operations over the measured rate of a large matrix product. Calls
- * go round through copies of the operands that take COLD_BYTES, so that they come out of memory; where that would be
- * too many copies, the line says that they came from caches. */
+/* perf: the time of every op at the shapes of two models, beside the limit of the machine that it ran on. The limit is
+ * the larger of two times: that of the bytes at the measured bandwidth of memory, and that of the operations at the
+ * measured rate of a large matrix product. Calls go round through copies of the operands that take COLD_BYTES, so that
+ * operands come out of memory. Where that would be too many copies, the line says that they came from caches. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "opcheck/cases.h"
 
-/* D hidden, F feed-forward, V vocabulary, H query heads, G key/value heads, K head dimension. */
+/* D: hidden, F: feed-forward, V: vocabulary, H: query heads, G: key/value heads, K: head dimension. */
 struct dims {
     const char *name;
     int64_t D, F, V, H, G, K;
@@ -21,8 +21,8 @@ static const struct dims models[] = {{"Qwen2.5-0.5B", 896, 4864, 151936, 14, 2, 
 
 enum { DECODE_ROWS = 16, TRAIN_ROWS = 512, HEAD_ROWS = 64, DECODE_PAST = 300, COPIES_MAX = 256, ROUNDS = 15 };
 #define COLD_BYTES 256e6
-#define HELD_BYTES 1e9 /* at most, of all copies */
-#define ROUND_S 0.004  /* a round takes about as long; the fastest counts */
+#define HELD_BYTES 1e9 /* All copies together take at most this. */
+#define ROUND_S 0.004  /* A round takes about this long. The fastest round counts. */
 #define BANDWIDTH_S 0.1
 
 /* What was measured of an op at one shape. */
@@ -37,14 +37,15 @@ struct perf {
     const struct opcheck_env *env;
     const struct opcheck_options *o;
     struct opcheck_tally *t;
-    double bytes_per_s, flop_per_s[2]; /* of float32 and of bf16 products; the most there was */
+    /* Of float32 and of bf16 products, the highest rate that there was. */
+    double bytes_per_s, flop_per_s[2];
     struct perf_line line[256];
     int n_lines;
 };
 
 /* ---- limits ------------------------------------------------------------------------------------------------------ */
 
-/* Bytes a second: host memory as all threads read it; a device's as it copies (a byte is read and written). */
+/* Bytes a second: of host memory as all threads read it, of a device's as it copies (a byte is read and written). */
 static enum status bandwidth(const struct opcheck_env *env, size_t bytes, double *out, struct err *e) {
     struct backend *be = env->target;
     void *p = be->mem_alloc(be, bytes), *q = env->host ? NULL : be->mem_alloc(be, bytes);
@@ -75,7 +76,7 @@ static enum status bandwidth(const struct opcheck_env *env, size_t bytes, double
 
 /* ---- timing ------------------------------------------------------------------------------------------------------ */
 
-/* Seconds a call of the case takes, the best of ROUNDS. *cold: whether what the copies touch is COLD_BYTES. */
+/* Seconds that a call of the case takes, the best of ROUNDS. *cold: whether what the copies touch is COLD_BYTES. */
 static enum status time_case(const struct op_case *c, struct backend *be, double *seconds, bool *cold, struct err *e) {
     double flop, touched, held = 0;
     c->op->f->cost(c, &flop, &touched);
@@ -89,8 +90,10 @@ static enum status time_case(const struct op_case *c, struct backend *be, double
     if (st != ST_OK) open--;
     *seconds = INFINITY;
     int64_t calls = 1, next = 0;
-    for (int round = -1; round < ROUNDS && st == ST_OK; round++) { /* the first one finds out how many calls fill it */
-        /* Ops that work in place change their operands with every call; none so often that they become subnormal. */
+    /* The first round finds out how many calls fill a round. */
+    for (int round = -1; round < ROUNDS && st == ST_OK; round++) {
+        /* Ops that work in place change their operands with every call, but none so often that they become
+         * subnormal. */
         for (int i = 0; i < copies && c->op->f->prepare == NULL && st == ST_OK; i++) side_reset(&side[i], c);
         st = be->sync(be, e);
         const double t0 = clock_now_s();
@@ -136,7 +139,7 @@ static enum status measure(struct perf *p, const struct dims *m, const char *op_
     int n = 0;
     for (int i = 0; i < SHAPE && (s[i] || i == 0); i++)
         n += snprintf(l->shape + n, sizeof l->shape - (size_t)n, "%s%lld", i ? "," : "", (long long)s[i]);
-    /* A product may be the fastest there was: then it is the limit. */
+    /* A product may be the fastest that there was. Then it is the limit. */
     if (op->shapes == &shapes_product) p->flop_per_s[bf16] = fmax(p->flop_per_s[bf16], flop / seconds);
     const bool ok = isfinite(seconds) && seconds > 0;
     ok ? p->t->passed++ : p->t->failed++;
@@ -175,7 +178,8 @@ static enum status products(struct perf *p, const struct dims *m, struct err *e)
              {"head", m->V, m->D}};
     char what[40];
     for (size_t i = 0; i < ARRAY_LEN(w); i++) {
-        const int64_t train = i == 4 ? HEAD_ROWS : TRAIN_ROWS; /* the head goes through its rows in chunks */
+        /* The head goes through its rows in chunks. */
+        const int64_t train = i == 4 ? HEAD_ROWS : TRAIN_ROWS;
         snprintf(what, sizeof what, "%s, decode", w[i].name);
         MEASURE("linear", what, 0, DECODE_ROWS, w[i].N, w[i].K);
         MEASURE("linear_bf16", what, 3, DECODE_ROWS, w[i].N, w[i].K);
@@ -222,7 +226,7 @@ static enum status rows(struct perf *p, const struct dims *m, int64_t T, struct 
     return ST_OK;
 }
 
-/* Raises the limits to what the machine gives now: it may have been busier before. */
+/* Raises the limits to what the machine gives now. It may have been busier before. */
 static enum status raise_limits(struct perf *p, struct err *e) {
     const struct opcheck_env *env = p->env;
     double bytes_per_s, seconds;

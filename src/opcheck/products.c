@@ -34,11 +34,11 @@ static double factor(const struct op_case *c, double x) {
 /* Subnormal numbers become zero. */
 static inline float flushed(float x) { return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x; }
 
-/* The oracle takes SIDE sums side by side: most of a check's time is spent here. */
+/* The oracle computes SIDE sums side by side, because most of a check's time is spent here. */
 enum { SIDE = 8 };
 
-/* s[q] + sum of a_k b_kq for k = 0..n-1 in the order of tensor/ops.h; b has SIDE columns, and the factors of bf16 are
- * rounded already. */
+/* s[q] + the sum of a_k b_kq for k = 0..n-1, in the order of tensor/ops.h. b has SIDE columns, and the factors of bf16
+ * are rounded already. */
 static inline __attribute__((always_inline)) void chains(const struct op_case *c, float *s, const float *a,
                                                          const float *b, int64_t n) {
     if (c->dt == DT_F32) {
@@ -47,7 +47,7 @@ static inline __attribute__((always_inline)) void chains(const struct op_case *c
     } else if (!c->tiles) {
         for (int64_t k = 0; k < n; k += 2)
             for (int64_t i = k + 1; i >= k;
-                 i--) /* the odd one of a pair first, a product of zeros where it is missing */
+                 i--) /* The odd one of a pair comes first. It is a product of zeros where it is missing. */
                 for (int q = 0; q < SIDE; q++)
                     s[q] = flushed(fmaf(i < n ? a[i] : 0, i < n ? b[i * SIDE + q] : 0, flushed(s[q])));
     } else {
@@ -61,7 +61,7 @@ static inline __attribute__((always_inline)) void chains(const struct op_case *c
     }
 }
 
-/* What fmaf is without an instruction for it, a function of the library, takes ten times as long. */
+/* Without an instruction for it, fmaf is a function of the library, and takes ten times as long. */
 static void chains_plain(const struct op_case *c, float *s, const float *a, const float *b, int64_t n) {
     chains(c, s, a, b, n);
 }
@@ -81,7 +81,7 @@ static bool fuses(void) {
 #endif
 }
 
-/* A matrix of floats, its rows end to end: operand i, or its transpose, as factors. Freed by the caller. */
+/* A matrix of floats, its rows end to end: operand i, or its transpose, as factors. The caller frees it. */
 static float *factors(const struct op_case *c, double *const v[], int i, bool transposed) {
     const int64_t R = c->a[i].rows, C = c->a[i].cols;
     float *p = xaligned((size_t)i64_max(R * C, 1) * sizeof *p);
@@ -98,7 +98,8 @@ static void expect_product(const struct op_case *c, double *const v[], int out, 
     const int64_t cols = c->a[out].cols;
     float *const side = xaligned((size_t)i64_max(n, 1) * SIDE * sizeof *side);
     for (int64_t j0 = 0; j0 < cols; j0 += SIDE) {
-        const int width = (int)i64_min(cols - j0, SIDE); /* behind the last column there are copies of it */
+        /* Behind the last column there are copies of it. */
+        const int width = (int)i64_min(cols - j0, SIDE);
         for (int64_t k = 0; k < n; k++)
             for (int q = 0; q < SIDE; q++) side[k * SIDE + q] = b[(j0 + i64_min(q, width - 1)) * n + k];
         for (int64_t r = 0; r < c->a[out].rows; r++) {
@@ -221,7 +222,8 @@ static void linear_dw_call(const struct op_case *c, struct side *s) {
     s->be->linear_dw(s->be, side_floats(c, s, DW), side_view(c, s, DY), side_view(c, s, DW_X), c->dt);
 }
 static void linear_dw_expect(const struct op_case *c, double *const v[]) {
-    if (c->s[0] == 0) return; /* no rows: nothing is added, not even a zero to a subnormal */
+    /* There are no rows, so nothing is added, not even a zero to a subnormal number. */
+    if (c->s[0] == 0) return;
     expect_product(c, v, DW, factors(c, v, DY, true), factors(c, v, DW_X, true), c->s[0], true, 0);
 }
 static double linear_dw_loss(const struct op_case *c, double *const v[]) {

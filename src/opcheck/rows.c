@@ -8,7 +8,7 @@ static const int64_t rows[][SHAPE] = {{0, 8},   {1, 1},    {3, 15},    {2, 16}, 
                                       {31, 65}, {300, 33}, {129, 256}, {257, 96}, {17, 129}, {6, 2048}, {1000, 129}};
 const struct shape_list shapes_row = {rows, (int)ARRAY_LEN(rows)};
 
-/* For the gradient of a norm. Not n = 1, where it is what two equal terms leave over. */
+/* For the gradient of a norm. n = 1 is not among them: there the gradient is what two equal terms leave over. */
 static const int64_t norms[][SHAPE] = {{0, 8},   {1, 5},    {3, 15},    {2, 16},   {5, 17},   {7, 63},   {9, 64},
                                        {31, 65}, {300, 33}, {129, 256}, {257, 96}, {17, 129}, {6, 2048}, {1000, 129}};
 const struct shape_list shapes_norm = {norms, (int)ARRAY_LEN(norms)};
@@ -297,7 +297,7 @@ const struct shape_list shapes_logits = {logits, (int)ARRAY_LEN(logits)};
 
 enum { LP_X, LP_TARGET, LP_LOGP, LP_ENTROPY, LP_G = 2 };
 
-/* A row with all but its target masked out, too, when values are special. */
+/* When values are special, there is also a row with everything but its target masked out. */
 static void logits_build(struct op_case *c, enum operand_role role) {
     c->rows = c->s[0];
     operand_add(c, LP_X, "logits", role, c->s[0], c->s[1], PER_ROW, 4);
@@ -305,7 +305,7 @@ static void logits_build(struct op_case *c, enum operand_role role) {
     for (int64_t j = 0; c->special == 2 && c->rows > 1 && j < c->s[1]; j++)
         c->a[LP_X].init[at(c, LP_X, 1, j)] = j == c->a[LP_TARGET].index[1] ? 1.0f : -INFINITY;
 }
-/* Variant 1: no entropy wanted. */
+/* Variant 1 wants no entropy. */
 static void logprob_build(struct op_case *c) {
     logits_build(c, IN);
     operand_add(c, LP_LOGP, "logp", OUT, c->s[0], 1, PER_ROW | SOLID | ON_HOST, 1);

@@ -39,7 +39,7 @@ enum status learner_open(struct answer_search *s, struct learner **out, int *wav
     int n_params;
     l->baseline = (double)NAN;
     TRY_GOTO(model_train_prepare(m, is_adapter(s) ? TRAIN_LORA : TRAIN_FULL, e), out);
-    TRY_GOTO(comm_open("self", &l->comm, e), out);
+    TRY_GOTO(comm_open("self", NULL, &l->comm, e), out);
     TRY_GOTO(trainer_open(l->comm, m, ADAPTER_OWN, s->train.update.train_tokens, &l->trainer, e), out);
     TRY_GOTO(load(s, l, waves, e), out);
     const struct param *params = model_params(m, &n_params);

@@ -55,7 +55,7 @@ static enum status open_records(struct answer_search *s, struct err *e) {
     if (s->state.waves < learned && s->o->learn)
         return FAIL(e, ST_INVALID, "%s/policy has learned from %d waves, %d are on record; remove %s to begin again",
                     s->dir, learned, s->state.waves, s->dir);
-    return journal_open(journal, s->session.verify_identity, s->state.waves, s->session.verifier, &s->journal, e);
+    return journal_open(journal, s->session.verify_identity, s->state.waves, &s->session.judge, &s->journal, e);
 }
 
 static bool begins_with_adapter(const struct optimize_options *o) {
@@ -111,7 +111,10 @@ struct search_state search_state(const struct answer_search *s) {
 
 void search_hardware(const struct answer_search *s, char *hardware, size_t hardware_size, char *device,
                      size_t device_size) {
-    verifier_hardware(s->session.verifier, hardware, hardware_size, device, device_size);
+    const struct judge *j = &s->session.judge;
+    snprintf(hardware, hardware_size, "unknown");
+    snprintf(device, device_size, "%s", backend_info(s->train.verify.backend)->on_cpu ? "cpu" : "cuda:0");
+    if (j->hardware) j->hardware(j->ctx, hardware, hardware_size, device, device_size);
 }
 
 /* ---- waves --------------------------------------------------------------------------------------------------------*/

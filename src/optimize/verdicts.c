@@ -16,9 +16,8 @@ static struct journal_place place(const struct answer_search *s, int task, int s
 
 static enum status judge(struct answer_search *s, struct verify_item *items, const struct journal_place *at, size_t n,
                          struct err *e) {
-    const struct verdict_source judge = judge_by(s->session.verifier);
     if (n == 0) return ST_OK;
-    return journal_judge(s->journal, &judge, items, at, n, s->stop, e);
+    return journal_judge(s->journal, &s->session.judge, items, at, n, s->stop, e);
 }
 
 /* ---- a wave -------------------------------------------------------------------------------------------------------*/
@@ -183,7 +182,8 @@ static enum status measure_again(struct answer_search *s, int task, const int *p
 }
 
 enum status wave_race(struct answer_search *s, const struct wave *w, struct str *lines, struct err *e) {
-    if (!s->o->search.racing || !s->train.verify.measure) return ST_OK;
+    /* Other hosts may answer from what they know: a second measurement would be the first one again. */
+    if (!s->o->search.racing || !s->train.verify.measure || s->session.judge.stream) return ST_OK;
     for (int i = 0; i < w->n_shares; i++) {
         const int task = w->share[i].task;
         for (;;) {

@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "optimize/internal.h"
-#include "optimize/prompts.h"
+#include "optimize/search_prompt.h"
 #include "optimize/source_text.h"
 
 /* Random numbers: streams of a wave lie apart by task and group. */
@@ -80,7 +80,7 @@ static enum status add_group(struct answer_search *s, struct wave *w, int task, 
     struct arena arena = ARENA_INIT;
     struct prompt_made made;
     struct ids ids = {0};
-    const enum status st = prompts_make(a, t, c, s->full_prompts, s->train.rollout.max_tokens, &arena, &made, e);
+    const enum status st = search_prompt_make(a, t, c, s->full_prompts, s->train.rollout.max_tokens, &arena, &made, e);
     if (st == ST_OK) {
         (void)rollout_encode(a, made.messages, &ids);
         if (made.begun) tokenizer_encode(a->tok, made.begun, strlen(made.begun), false, &ids);

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "text/chat.h"
-
 static void add_stop(struct stop_set *s, int32_t id) {
     if (id < 0) return;
     for (int i = 0; i < s->n; i++)
@@ -12,10 +10,11 @@ static void add_stop(struct stop_set *s, int32_t id) {
     s->ids[s->n++] = id;
 }
 
-struct stop_set answer_stops(const struct tokenizer *t, const struct model_config *c, bool end_of_text) {
+struct stop_set answer_stops(const struct tokenizer *t, enum chat_style style, const struct model_config *c,
+                             bool end_of_text) {
     struct stop_set s = {.n = 0};
     _Static_assert(ARRAY_LEN(s.ids) == ARRAY_LEN(c->eos) + 2, "as many as a model has, and two");
-    add_stop(&s, chat_end_of_turn(t));
+    add_stop(&s, chat_end_of_turn(style, t));
     if (end_of_text) add_stop(&s, tokenizer_id(t, "<|endoftext|>"));
     for (int i = 0; i < c->n_eos; i++) add_stop(&s, c->eos[i]);
     return s;

@@ -3,7 +3,7 @@
 #define KERNELRL_POLICY_ANSWER_H
 
 #include "engine/engine.h"
-#include "text/tokenizer.h"
+#include "text/chat.h"
 
 /* The ids that end an answer; for sample_params, which borrow them. */
 struct stop_set {
@@ -12,7 +12,8 @@ struct stop_set {
 };
 /* A turn of a chat ends with the template's end-of-turn token or with one of the model's own end tokens. end_of_text:
  * also with "<|endoftext|>", as a text does that is no chat. */
-struct stop_set answer_stops(const struct tokenizer *t, const struct model_config *c, bool end_of_text);
+struct stop_set answer_stops(const struct tokenizer *t, enum chat_style style, const struct model_config *c,
+                             bool end_of_text);
 
 /* Appends the text of a sample. The token or the stop string that ended it, and what the last token has behind that
  * string, are no part of it. p: what was sampled with; NULL: without stop strings. skip_special: special tokens in the

@@ -15,21 +15,21 @@ static void each_end_is_named_once(void **state) {
     (void)state;
     struct tokenizer *t = bytes();
     struct model_config c = {.eos = {IM_END, 7, END_OF_TEXT, 9, 10, 11, 12, 13}, .n_eos = 8};
-    assert_int_equal(chat_end_of_turn(t), IM_END);
-    struct stop_set s = answer_stops(t, &c, true);
+    assert_int_equal(chat_end_of_turn(CHAT_QWEN3, t), IM_END);
+    struct stop_set s = answer_stops(t, CHAT_QWEN3, &c, true);
     assert_int_equal(s.n, 8);
     for (int i = 0; i < s.n; i++)
         for (int j = 0; j < i; j++) assert_int_not_equal(s.ids[i], s.ids[j]);
     for (int i = 0; i < 8; i++) c.eos[i] = i;
-    s = answer_stops(t, &c, true); /* as many as there can be */
+    s = answer_stops(t, CHAT_QWEN3, &c, true); /* as many as there can be */
     assert_int_equal(s.n, 10);
     assert_int_equal(s.ids[0], IM_END);
     assert_int_equal(s.ids[1], END_OF_TEXT);
-    s = answer_stops(t, &c, false);
+    s = answer_stops(t, CHAT_QWEN3, &c, false);
     assert_int_equal(s.n, 9);
     for (int i = 0; i < s.n; i++) assert_int_not_equal(s.ids[i], END_OF_TEXT);
     c.n_eos = 0;
-    assert_int_equal(answer_stops(t, &c, false).n, 1);
+    assert_int_equal(answer_stops(t, CHAT_QWEN3, &c, false).n, 1);
     tokenizer_close(t);
 }
 

@@ -9,6 +9,7 @@
 #include "policy/find_model.h"
 #include "tensor/backend.h"
 #include "tensor/counting.h"
+#include "text/chat_template.h"
 
 static const char *token_bytes(void *ctx, int32_t id, size_t *n) { return tokenizer_bytes(ctx, id, n); }
 
@@ -34,6 +35,16 @@ static void config_path(const struct policy_options *o, const struct policy *p, 
         str_addf(out, "%s/config.json", p->folder);
 }
 
+/* How conversations are rendered. A style that was asked for must be there; one that is not may be missing. */
+static enum status choose_style(const struct policy_options *o, const char *otherwise, struct policy *p,
+                                struct err *e) {
+    const enum status st = chat_template_style(p->folder, o->style, otherwise, o->thinking, &p->style, e);
+    if (st == ST_OK || !o->no_chat || (o->style && *o->style)) return st;
+    p->style = N_CHAT_STYLES;
+    p->no_style = xstrdup(e->msg);
+    return ST_OK;
+}
+
 /* The device; for a shape one that holds nothing. */
 static enum status open_device(const struct policy_options *o, struct policy *p, struct err *e) {
     if (o->model.kind == HUB_PROMPT) {
@@ -54,7 +65,7 @@ enum status policy_begin(const struct policy_options *o, const volatile bool *ca
     TRY(find_start(&o->start, cancel, p, e));
     config_path(o, p, &config);
     TRY(model_config_read(config.p, &c, e));
-    TRY(chat_style_choose(o->style, c.arch->chat, o->thinking, &p->style, e));
+    TRY(choose_style(o, c.arch->chat, p, e));
     TRY(tokenizer_open(p->folder, &p->tok, e));
     if (tokenizer_vocab(p->tok) > c.V)
         return FAIL(e, ST_INVALID, "%s: the tokenizer has %d ids, the model %d rows", p->folder,
@@ -81,8 +92,8 @@ static enum status load(const struct policy_options *o, const struct policy *p, 
 enum status policy_load(const struct policy_options *o, struct policy *p, struct err *e) {
     TRY(load(o, p, false, &p->model, e));
     if (p->start_adapter) return model_lora_load(p->model, p->start, e);
-    if (o->lora.rank > 0) return model_lora_init(p->model, o->lora.rank, o->lora.alpha, o->lora.seed, e);
-    return ST_OK;
+    const struct adapter_shape shape = {o->lora.rank, o->lora.alpha, o->lora.parts};
+    return shape.rank > 0 ? model_lora_create(p->model, &shape, o->lora.seed, e) : ST_OK;
 }
 
 enum status policy_load_reference(const struct policy_options *o, const struct policy *p, struct model **out,
@@ -113,5 +124,6 @@ void policy_close(struct policy *p) {
     pool_destroy(p->own_pool);
     free(p->folder);
     free(p->start);
+    free(p->no_style);
     *p = (struct policy){0};
 }

@@ -22,10 +22,11 @@ struct policy_random {  /* weights that are drawn */
     const char *config; /* path of the config.json that has their shape */
     uint64_t seed;
 };
-struct policy_lora { /* a new adapter; rank 0: none */
+struct policy_lora { /* a new adapter, the model's own; rank 0: none */
     int rank;
     float alpha;
     uint64_t seed;
+    unsigned parts; /* as in struct adapter_shape; 0: attention and MLP */
 };
 struct policy_options {
     /* HUB_MODEL: all of it. HUB_TOKENIZER: the tokenizer alone; the weights are `random`. HUB_PROMPT: no weights, for
@@ -41,6 +42,7 @@ struct policy_options {
     struct policy_lora lora;
     const char *style; /* a name of text/chat.h; NULL or "": the model's own */
     bool thinking;     /* of the model's own styles the one in which it thinks */
+    bool no_chat;      /* true: a model whose chat template is not known, or that has none, is opened all the same */
     /* The ids that the tokenizer lacks are left out, and token_bytes is set, in any case. */
     struct engine_options engine;
 };
@@ -50,7 +52,8 @@ struct policy {
     char *start;        /* of what it begins with, or NULL */
     bool start_adapter; /* true: that is an adapter */
     struct tokenizer *tok;
-    enum chat_style style;
+    enum chat_style style; /* N_CHAT_STYLES: none, and no_style says why */
+    char *no_style;        /* or NULL */
     struct pool *pool, *own_pool;
     struct backend *be;
     struct model *model;

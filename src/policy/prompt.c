@@ -80,8 +80,9 @@ void prompt_build(const struct prompt_input *in, struct arena *a, struct chat_me
     if (in->n_attempts > 0) str_adds(&u, "\nWrite a better kernel.\n");
     while (u.len > 0 && u.p[u.len - 1] == '\n') u.p[--u.len] = 0;
     const char *system = system_text(backend, a);
-    messages[0] = (struct chat_message){"system", in->think ? arena_printf(a, "%s%s", system, think_text) : system};
-    messages[1] = (struct chat_message){"user", arena_strndup(a, str_c(&u), u.len)};
+    messages[0] = (struct chat_message){.role = "system",
+                                        .content = in->think ? arena_printf(a, "%s%s", system, think_text) : system};
+    messages[1] = (struct chat_message){.role = "user", .content = arena_strndup(a, str_c(&u), u.len)};
     str_free(&u);
 }
 

@@ -58,8 +58,9 @@ void role_prompt_build(const struct role_prompt *in, struct arena *a, struct cha
         }
     }
     while (u.len > 0 && u.p[u.len - 1] == '\n') u.p[--u.len] = 0;
-    messages[0] = (struct chat_message){"system", in->think ? arena_printf(a, "%s%s", system, think_text) : system};
-    messages[1] = (struct chat_message){"user", arena_strndup(a, str_c(&u), u.len)};
+    messages[0] = (struct chat_message){.role = "system",
+                                        .content = in->think ? arena_printf(a, "%s%s", system, think_text) : system};
+    messages[1] = (struct chat_message){.role = "user", .content = arena_strndup(a, str_c(&u), u.len)};
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------------------*/

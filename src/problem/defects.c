@@ -1,22 +1,23 @@
-/* Problems of KernelBench whose verdicts are to be read with care, as published or found by arithmetic at its present
- * sizes. Known by level, number and a word of the name: another problem in the same place has no flags. */
+/* Problems of KernelBench whose verdicts must be read with care. The defects were published, or found by arithmetic at
+ * the problems' present sizes. A problem is known by its level, its number and a word of its name: another problem in
+ * the same place has no flags. */
 #include <ctype.h>
 #include <string.h>
 
 #include "problem/problem.h"
 
 enum {
-    ZEROS = 1,       /* every expected value lies within KernelBench's absolute tolerance */
-    BLIND = 2,       /* on its own inputs the output hardly depends on them */
-    ESTIMATE = 4,    /* on its own inputs a sample or a closed form comes within the tolerance */
-    IDENTITY = 8,    /* its own inputs, or parameters as initialised, leave an operator without effect */
-    RANDOM = 16,     /* forward() draws random numbers */
-    OVERFLOWS = 32,  /* not finite in fp16, or vanishing: most of the work leaves no trace */
-    TIES = 64,       /* equal elements in half types: right answers differ */
-    INTEGERS = 128,  /* integer inputs, which KernelBench casts to the float type */
-    LARGE = 256,     /* gigabytes of inputs */
-    SHORTCUT = 512,  /* an exact rewriting does a small part of the work: large ratios may be honest */
-    REDUNDANT = 1024 /* the reference does needless work: likewise */
+    ZEROS = 1,       /* Every expected value lies within KernelBench's absolute tolerance. */
+    BLIND = 2,       /* On its own inputs, the output hardly depends on them. */
+    ESTIMATE = 4,    /* On its own inputs, a sample or a closed form comes within the tolerance. */
+    IDENTITY = 8,    /* Its own inputs, or parameters as initialised, leave an operator without effect. */
+    RANDOM = 16,     /* forward() draws random numbers. */
+    OVERFLOWS = 32,  /* Values are not finite in fp16, or vanish: most of the work leaves no trace. */
+    TIES = 64,       /* Elements are equal in half types: right answers differ. */
+    INTEGERS = 128,  /* It has integer inputs, which KernelBench casts to the float type. */
+    LARGE = 256,     /* It has gigabytes of inputs. */
+    SHORTCUT = 512,  /* An exact rewriting does a small part of the work: large ratios may be honest. */
+    REDUNDANT = 1024 /* The reference does needless work: likewise. */
 };
 
 static const char *const names[] = {"zeros_pass", "input_blind", "estimable",    "identity", "random",  "overflows",
@@ -24,7 +25,7 @@ static const char *const names[] = {"zeros_pass", "input_blind", "estimable",   
 
 static const struct defect {
     int level, id;
-    const char *word; /* of the name, in lower case */
+    const char *word; /* A word of the name, in lower case. */
     int flags;
 } defects[] = {
     {1, 4, "vector", ESTIMATE | OVERFLOWS},

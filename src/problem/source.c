@@ -15,7 +15,7 @@
 
 enum { MAX_CODE_BYTES = 1 << 20, MAX_LINE_BYTES = 4 << 20, MAX_PATH = 4096, MAX_PARQUET_BYTES = 1 << 28 };
 
-/* Items grow in malloc'ed memory while loading; the caller sees an array in the arena. */
+/* While loading, items grow in malloc'ed memory. The caller sees an array in the arena. */
 struct loader {
     struct problem_set *set;
     struct problem *items;
@@ -27,7 +27,7 @@ static void push(struct loader *l, struct problem p) {
     l->items[l->n++] = p;
 }
 
-/* "12_Name.py" or "12_Name": the number in front of the underscore; 0 when there is none. */
+/* Returns the number in front of the underscore of "12_Name.py" or "12_Name"; 0 when there is none. */
 static int leading_id(const char *name) {
     long v = 0;
     const char *c = name;
@@ -35,7 +35,7 @@ static int leading_id(const char *name) {
     return c > name && *c == '_' ? (int)v : 0;
 }
 
-/* "level3" or "level_3" -> 3; else 0. */
+/* Returns 3 for "level3" or "level_3"; 0 for other names. */
 static int level_of_dir(const char *dir) {
     if (!str_has_prefix(dir, "level")) return 0;
     const char *c = dir + 5;
@@ -79,8 +79,8 @@ static int by_id(const void *pa, const void *pb) {
     return strcmp(a->key, b->key);
 }
 
-/* Every .py file below dir; level from the nearest levelN folder. In a folder tree, Python files that are no problems
- * (KernelBench's own sources, __init__.py) are passed over. */
+/* Takes every .py file below dir. The level comes from the nearest levelN folder. In a folder tree, Python files that
+ * are no problems (KernelBench's own sources, __init__.py) are passed over. */
 static enum status walk(struct loader *l, const char *root, const char *dir, int level, int depth, struct err *e) {
     if (depth > 12) return FAIL(e, ST_INVALID, "%s: folders nested too deep", dir);
     char **names = NULL;
@@ -119,7 +119,8 @@ static enum status load_dir(struct loader *l, const char *dir, struct err *e) {
     snprintf(sub, sizeof sub, "%s/KernelBench", dir);
     const char *root = fs_is_dir(sub) ? sub : dir;
     TRY(walk(l, root, root, level_of_dir(name), 0, e));
-    if (l->n == 0) TRY(load_rows(l, dir, e)); /* a data set of the Hub: data/SPLIT-00000-of-00001.parquet */
+    /* A data set of the Hub has files such as data/SPLIT-00000-of-00001.parquet. */
+    if (l->n == 0) TRY(load_rows(l, dir, e));
     if (l->n == 0)
         return FAIL(e, ST_INVALID,
                     "%s: no problems: expected files levelN/ID_Name.py with class Model, or rows in .jsonl or .parquet",
@@ -138,7 +139,7 @@ static enum status parse_split(const char *text, const char *where, enum split *
     return ST_OK;
 }
 
-/* Small whole numbers: level, problem_id, difficulty. The data set's tools write level as "level_1" at times. */
+/* Reads small whole numbers: level, problem_id, difficulty. The data set's tools write level as "level_1" at times. */
 static enum status small_int(const json_t *row, const char *where, const char *key, int *out, struct err *e) {
     const json_t *v = json_object_get(row, key);
     if (!v || json_is_null(v)) return ST_OK;
@@ -223,8 +224,8 @@ static enum status load_parquet(struct loader *l, const char *path, enum split s
     return read_rows(l, jsonl_open_memory(path, str_c(&rows), rows.len, false, MAX_LINE_BYTES), path, split, e);
 }
 
-/* Every .jsonl file below dir, else every .parquet file. The Hub's data sets name their split in front of the file's
- * name: test-00000-of-00001.parquet. */
+/* Takes every .jsonl file below dir, else every .parquet file. The Hub's data sets name their split in front of the
+ * file's name: test-00000-of-00001.parquet. */
 static enum status walk_rows(struct loader *l, const char *dir, bool parquet, int depth, struct err *e) {
     if (depth > 12) return FAIL(e, ST_INVALID, "%s: folders nested too deep", dir);
     char **names = NULL;
@@ -256,12 +257,13 @@ static enum status load_rows(struct loader *l, const char *dir, struct err *e) {
     return l->n == 0 ? walk_rows(l, dir, true, 0, e) : ST_OK;
 }
 
-/* Names of files that are not there are no names of data sets. */
+/* Returns whether a name is a file's. A file that does not exist is not the name of a data set. */
 static bool is_row_file(const char *name) {
     return str_has_suffix(name, ".jsonl") || str_has_suffix(name, ".jsonl.zst") || str_has_suffix(name, ".parquet");
 }
 
-/* A data set of the Hub, by name: downloaded, unless it is in the cache, then read like any folder. */
+/* Loads a data set of the Hub by its name. It is downloaded, unless it is in the cache, and then read like any
+ * folder. */
 static enum status load_hub(struct loader *l, const char *name, struct err *e) {
     const struct hub_request r = {.kind = HUB_DATASET, .name = name};
     CLEANUP_FREE char *dir = NULL;
@@ -270,7 +272,7 @@ static enum status load_hub(struct loader *l, const char *name, struct err *e) {
     return load_dir(l, dir, e);
 }
 
-/* problems/index.jsonl lists the built-in set; the code lies beside it in levelN/NAME.py. */
+/* Loads the built-in set, which problems/index.jsonl lists. The code lies beside it in levelN/NAME.py. */
 static enum status load_builtin(struct loader *l, struct err *e) {
     char path[MAX_PATH], file[MAX_PATH + 256];
     struct arena *a = &l->set->arena;
@@ -359,7 +361,7 @@ enum status problem_set_load(const char *source, struct problem_set *out, struct
     return st;
 }
 
-/* The line of a module that says how large its batch is: its number and what follows that. */
+/* Finds the line of a module that says how large its batch is: its number and what follows that. */
 static const char *find_batch(const char *code, int64_t *batch, const char **end) {
     static const char *const names[] = {"batch_size = ", "batch = ", "num_rows = "};
     for (const char *line = code; line; line = strchr(line, '\n'), line += line != NULL)

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* What an argument may not be called: C11 keywords and gnu11's, names of the ABI, and macros that the allowed headers
- * or the compiler define. A clash is cured by a trailing underscore. */
+/* Names that an argument may not have: keywords of C11 and gnu11, names of the ABI, and macros that the allowed headers
+ * or the compiler define. A name that clashes gets an underscore at its end. */
 static const char *const reserved[] = {
     "asm",      "auto",   "bool",     "break",  "case",   "char",     "complex",  "const",    "continue",
     "default",  "do",     "double",   "else",   "enum",   "extern",   "false",    "float",    "for",
@@ -26,7 +26,8 @@ static const struct {
 static const char *const roles[] = {
     [ARG_INPUT] = "input", [ARG_PARAM] = "param", [ARG_BUFFER] = "buffer", [ARG_OUTPUT] = "output"};
 
-/* 2^40 elements: far over any memory, far under any overflow of the sizes computed from it. */
+/* 2^40 elements are far more than any memory holds, and far fewer than would overflow the sizes that are computed from
+ * them. */
 static const int64_t max_elements = (int64_t)1 << 40;
 
 const char *arg_type_c(const struct arg *a) {
@@ -36,7 +37,8 @@ const char *arg_type_c(const struct arg *a) {
 
 size_t arg_bytes(const struct arg *a) { return a->scalar ? 8 : types[a->type].bytes * (size_t)a->count; }
 
-/* Case matters for C but not here: the macros of an argument are in upper case. */
+/* Returns whether an argument has this name already. Upper and lower case are the same here, unlike in C, because the
+ * macros of an argument are in upper case. */
 static bool name_taken(const struct spec *s, const char *name) {
     for (size_t i = 0; i < ARRAY_LEN(reserved); i++)
         if (strcmp(reserved[i], name) == 0) return true;
@@ -103,7 +105,8 @@ static enum status parse_arg(struct arena *a, const json_t *j, struct spec *s, s
     if (out->scalar && (role != ARG_INPUT || out->nd != 0 || type == TYPE_F16 || type == TYPE_BF16))
         return FAIL(e, ST_PARSE, "args[%d].scalar: only an input without dimensions of f32, i64 or bool can be one", i);
     if (out->mutated && role != ARG_BUFFER) return FAIL(e, ST_PARSE, "args[%d].mutated: only a buffer can be", i);
-    out->name = c_name(a, s, name); /* last: name_taken() looks at the arguments before this one */
+    /* This comes last, because name_taken() looks at the arguments before this one. */
+    out->name = c_name(a, s, name);
     s->n_args++;
     return ST_OK;
 }

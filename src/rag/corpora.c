@@ -22,7 +22,7 @@ static const struct {
     {"sakana", "SakanaAI/AI-CUDA-Engineer-Archive", "cuda"},
 };
 
-/* What is read of a Parquet file: Sakana's profiles are ten times as large as all the rest. */
+/* The columns that are read of a Parquet file. Sakana's profiles are ten times as large as all the rest. */
 static const char columns[] = "pytorch_code,kernel_code,backend,source,name,speedup,correct,"
                               "python_code,triton_code,entry_point,module_name,"
                               "PyTorch_Code_Module,CUDA_Code,Correct,Level_ID,Op_Name,Kernel_Name,CUDA_Speedup_Native";
@@ -33,20 +33,20 @@ struct corpus_reader {
     corpus_fn *fn;
     void *ctx;
     struct corpus_counts *n;
-    const char *label; /* the file's name: source of own rows that name none */
+    const char *label; /* The file's name. It is the source of own rows that name none. */
 };
 
 /* ---- one row ------------------------------------------------------------------------------------------------------*/
 
 static bool has(const json_t *row, const char *key) { return json_object_get(row, key) != NULL; }
 
-/* A text column; null counts as empty. */
+/* Reads a text column. null counts as empty. */
 static enum status text(const json_t *row, const char *where, const char *key, const char **out, struct err *e) {
     *out = "";
     return js_opt_str(row, where, key, out, e);
 }
 
-/* The archive's columns are numbers, texts of numbers, or null, depending on who converted it. */
+/* Reads a number. The archive's columns are numbers, texts of numbers, or null, depending on who converted it. */
 static double number(const json_t *row, const char *key) {
     const json_t *v = json_object_get(row, key);
     double x;
@@ -62,7 +62,7 @@ static bool is_true(const json_t *row, const char *key) {
     return json_is_true(v) || (json_is_number(v) && json_number_value(v) != 0);
 }
 
-/* "level_2", "2" or 2; 0 for what is none. */
+/* Returns the level of "level_2", "2" or 2; 0 for anything else. */
 static int level_of(const json_t *row) {
     const json_t *v = json_object_get(row, "Level_ID");
     const char *s = json_string_value(v);
@@ -104,7 +104,7 @@ static enum status sakana_row(const json_t *row, const char *where, struct rag_r
     return *r->name ? ST_OK : text(row, where, "Kernel_Name", &r->name, e);
 }
 
-/* What keeps a row out is counted under its first reason. */
+/* Takes a record. A row that is kept out is counted under its first reason. */
 static enum status take(struct corpus_reader *rd, const struct rag_record *r, int level, struct err *e) {
     const struct corpus_filter *f = rd->filter;
     struct corpus_counts *n = rd->n;
@@ -187,7 +187,7 @@ static enum status read_file(struct corpus_reader *rd, const char *path, struct 
     return each_row(rd, j, path, read_row, e);
 }
 
-/* The generator's folder: modules by key, then its verified right answers. */
+/* The generator's folder has modules by key, and verified right answers to them. */
 struct module {
     const char *key, *code;
 };
@@ -213,7 +213,7 @@ static enum status keep_module(struct corpus_reader *rd, const json_t *row, cons
 }
 
 struct answers {
-    struct corpus_reader *rd; /* whoever wants the records */
+    struct corpus_reader *rd; /* The reader that gets the records. */
     const struct generated *g;
 };
 
@@ -231,7 +231,8 @@ static enum status read_answer(struct corpus_reader *inner, const json_t *row, c
     if (!found) return FAIL(e, ST_PARSE, "%s: key: \"%s\" is not in problems.jsonl beside it", where, key);
     r.name = found->key;
     r.pytorch_code = found->code;
-    r.correct = !broken && outcome && strcmp(outcome, "correct") == 0; /* verified, nothing less */
+    /* It is verified, nothing less. */
+    r.correct = !broken && outcome && strcmp(outcome, "correct") == 0;
     return take(x->rd, &r, -1, e);
 }
 

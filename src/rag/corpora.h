@@ -15,32 +15,33 @@ struct rag_record {
     const char *pytorch_code, *kernel_code;
     const char *backend; /* "c", "triton", "cuda" */
     const char *source;  /* "kernelbook", "sakana", "generator", or the file's name */
-    const char *name;    /* may be "" */
-    double speedup;      /* over PyTorch eager; NaN: unknown */
-    bool correct;        /* false: known to be wrong */
+    const char *name;    /* It may be "". */
+    double speedup;      /* Over PyTorch eager. NaN: unknown. */
+    bool correct;        /* false: it is known to be wrong. */
 };
 
 struct corpus_filter {
-    const char *backend;    /* only this one; NULL: all */
-    bool include_incorrect; /* rows known to be wrong, too */
-    uint32_t sakana_levels; /* bit L: rows of Level_ID L; 0: all */
+    const char *backend;    /* Only this backend. NULL: all of them. */
+    bool include_incorrect; /* true: rows that are known to be wrong count, too. */
+    uint32_t sakana_levels; /* Bit L stands for rows of Level_ID L. 0: all of them. */
 };
 enum { CORPUS_MAX_MODULE_CHARS = 50000, CORPUS_MAX_KERNEL_CHARS = 100000 };
 
 struct corpus_counts {
     int64_t rows, taken;
-    int64_t empty, too_long, incorrect, elsewhere; /* why rows were left out; elsewhere: another backend or level */
+    /* Why rows were left out. elsewhere: they are of another backend or level. */
+    int64_t empty, too_long, incorrect, elsewhere;
 };
 
-/* Called once a row that passes; strings are borrowed during the call. */
+/* Called once for each row that passes. Strings are borrowed during the call. */
 typedef enum status corpus_fn(void *ctx, const struct rag_record *r, struct err *e);
 
-/* Reads WHAT: "kernelbook" or "sakana" (from the Hub, io/hub.h), a .jsonl, .jsonl.zst or .parquet file, or a folder of
- * such files, all of them in the order of their names. ST_PARSE names file, line and columns of a row of another kind;
- * ST_INVALID: not a row in it. Downloading and reading Parquet fail as hub_open and parquet_to_jsonl do. */
+/* Reads WHAT: "kernelbook" or "sakana" (from the Hub, io/hub.h); a .jsonl, .jsonl.zst or .parquet file; or a folder of
+ * such files, all of them in the order of their names. ST_PARSE names file, line and columns of a row of another kind.
+ * ST_INVALID: there is no row. Downloading and reading Parquet fail as hub_open and parquet_to_jsonl do. */
 enum status corpus_read(const char *what, const struct corpus_filter *f, const volatile bool *cancel, corpus_fn *fn,
                         void *ctx, struct corpus_counts *out, struct err *e) MUST_USE;
-/* The backend of a named corpus, "triton" or "cuda"; NULL when WHAT is none. */
+/* Returns the backend of a named corpus, "triton" or "cuda"; NULL when WHAT is no such name. */
 const char *corpus_backend(const char *what);
 
 #endif

@@ -4,21 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fs.h"
-#include "io/json.h"
 #include "policy/policy.h"
 #include "tensor/backend.h"
 
-enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */, TOKENIZER_MAX_BYTES = 64 << 20 };
+enum { ROWS_MAX = 8192 /* tokens of one pass; memory grows with it */ };
 
 struct embedder {
-    struct policy policy; /* without its engine */
+    struct policy policy; /* It has no engine. */
     char *prefix;
-    struct ids before, after; /* what the tokenizer's template puts around a text */
     int max_tokens;
 };
 
-/* The instructions the models were trained with; the task is ours. */
+/* The instructions that the models were trained with. The task is ours. */
 static const char *known_prefix(const char *name) {
     if (strstr(name, "bge-code"))
         return "<instruct>Given a PyTorch module, retrieve modules that compute similar things.\n<query>";
@@ -28,49 +25,25 @@ static const char *known_prefix(const char *name) {
     return "";
 }
 
-/* The special tokens that tokenizer.json's post_processor puts around one text: {"type": "TemplateProcessing",
- * "single": [{"Sequence": ...}, {"SpecialToken": {"id": "<|endoftext|>"}}]}, alone or in a "Sequence" of processors.
- * Qwen3-Embedding ends its texts that way, and pools the token that ends them. */
-static enum status read_template(const char *dir, struct embedder *em, struct err *e) {
-    CLEANUP_STR struct str path = STR_INIT;
-    CLEANUP_JSON json_t *file = NULL;
-    str_addf(&path, "%s/tokenizer.json", dir);
-    if (!fs_is_file(path.p)) return ST_OK; /* vocab.json and merges.txt have none */
-    TRY(js_load(path.p, TOKENIZER_MAX_BYTES, &file, e));
-    const json_t *post = json_object_get(file, "post_processor"), *all = json_object_get(post, "processors");
-    const size_t n = json_is_array(all) ? json_array_size(all) : 1;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *single = json_object_get(json_is_array(all) ? json_array_get(all, i) : post, "single"), *part;
-        struct ids *to = &em->before;
-        size_t k;
-        json_array_foreach(single, k, part) {
-            if (json_object_get(part, "Sequence")) to = &em->after;
-            const char *special = json_string_value(json_object_get(json_object_get(part, "SpecialToken"), "id"));
-            const int32_t id = special ? tokenizer_id(em->policy.tok, special) : 0;
-            if (id < 0) return FAIL(e, ST_PARSE, "%s: post_processor: \"%s\" is no token", path.p, special);
-            if (special) ids_add(to, id);
-        }
-    }
-    return ST_OK;
-}
-
-/* The ids of one text, at most max_tokens of them with what belongs around it. */
+/* Appends the ids of one text: at most max_tokens of them, with those that belong around it. */
 static void encode(struct embedder *em, const char *code, bool query, struct ids *out) {
     CLEANUP_STR struct str s = STR_INIT;
     const size_t first = out->len;
     if (query) str_adds(&s, em->prefix);
     size_t n = strnlen(code, EMBEDDER_MAX_CHARS);
-    while (n > 0 && code[n] && ((unsigned char)code[n] & 0xc0) == 0x80) n--; /* not through a character */
+    while (n > 0 && code[n] && ((unsigned char)code[n] & 0xc0) == 0x80) n--; /* A character is not cut. */
     str_add(&s, code, n);
-    for (size_t i = 0; i < em->before.len; i++) ids_add(out, em->before.p[i]);
-    tokenizer_encode(em->policy.tok, str_c(&s), s.len, false, out);
-    const size_t most = (size_t)em->max_tokens - em->after.len;
-    if (out->len - first > most) out->len = first + most;
-    for (size_t i = 0; i < em->after.len; i++) ids_add(out, em->after.p[i]);
+    tokenizer_encode_whole(em->policy.tok, str_c(&s), s.len, false, out);
+    /* Qwen3-Embedding pools the token that ends a text: one that is too long keeps it. */
+    const struct ids *after = tokenizer_after(em->policy.tok);
+    if (out->len - first > (size_t)em->max_tokens) {
+        out->len = first + (size_t)em->max_tokens - after->len;
+        for (size_t i = 0; i < after->len; i++) ids_add(out, after->p[i]);
+    }
     if (out->len == first) ids_add(out, 0); /* an empty text must have a vector, too */
 }
 
-/* One pass over texts laid end to end; the last row of each is its embedding. */
+/* Makes one pass over texts that are laid end to end. The last row of each is its embedding. */
 static enum status pass(struct embedder *em, const struct ids *ids, const struct segment *seg, int n, float *out,
                         struct err *e) {
     const int64_t D = model_cfg(em->policy.model)->D;
@@ -114,8 +87,6 @@ static enum status embed(void *ctx, const char *const *codes, int n, bool query,
 static void close_embedder(void *ctx) {
     struct embedder *em = ctx;
     policy_close(&em->policy);
-    ids_free(&em->before);
-    ids_free(&em->after);
     free(em->prefix);
     free(em);
 }
@@ -124,10 +95,10 @@ static enum status open_parts(const struct embedder_options *o, struct embedder 
     const struct policy_options po = {.model = {"model", o->dir, NULL, HUB_MODEL},
                                       .device = o->device,
                                       .pool = o->pool,
+                                      .no_chat = true,
                                       .weights = {.dtype = o->dtype, .frozen = true}};
     TRY(policy_begin(&po, NULL, &em->policy, e));
     TRY(policy_load(&po, &em->policy, e));
-    TRY(read_template(o->dir, em, e));
     const struct model_config *c = model_cfg(em->policy.model);
     if (em->max_tokens > c->max_positions) em->max_tokens = c->max_positions;
     return ST_OK;

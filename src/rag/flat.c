@@ -14,34 +14,38 @@
 
 #include "base/fs.h"
 
-/* Codes of 8 bits are kept in planes: their upper 4 bits, then 1, 1 and 2. */
-enum { PLANES = 4, AHEAD = 8, BLOCK = 512 /* rows of codes are padded to it: 64 bytes of 1 bit */ };
+/* Codes of 8 bits are kept in planes: first their upper 4 bits, then 1, 1 and 2 bits. Rows of codes are padded to
+ * BLOCK: 64 bytes of 1 bit each. */
+enum { PLANES = 4, AHEAD = 8, BLOCK = 512 };
 static const int plane_bits[PLANES] = {4, 1, 1, 2};
 static const int plane_weight[PLANES] = {16, 8, 4, 1};
-/* What is added to the upper bits of a code for the number they stand for: the middle of the codes that begin so. */
+/* What is added to the upper bits of a code to make the number that they stand for: the middle of the codes that begin
+ * with these bits. */
 static const double plane_middle[PLANES] = {7.5 - 128, 3.5 - 128, 1.5 - 128, -128};
 
-/* Sum of the products of the numbers in `bytes` bytes of a plane with u; |u| <= 127. */
+/* The sum of the products of the numbers in `bytes` bytes of a plane with u, where |u| <= 127. */
 typedef int32_t dot_fn(const uint8_t *plane, const int8_t *u, size_t bytes);
 
-/* Of one row v: the code c of a number stands for scale * (c - 128). */
+/* What is known about a row v. The code c of a number stands for scale * (c - 128). */
 struct flat_row {
-    float scale, norm;   /* norm: L2, of v */
-    float error[PLANES]; /* L2, of v less what the first planes say of it; rounded up */
+    float scale, norm; /* norm: the L2 norm of v. */
+    /* [i]: the L2 norm of the difference between v and what planes 0..i say, rounded up. */
+    float error[PLANES];
 };
 struct flat {
     struct fs_map map;
-    const unsigned char *vectors; /* in the map, not aligned */
+    const unsigned char *vectors; /* In the map, not aligned. */
     int64_t n;
     int dim, padded;
     uint8_t *plane[PLANES]; /* [n, padded * bits / 8] */
     struct flat_row *row;   /* [n] */
-    dot_fn *const *dot;     /* by bits */
-    /* Of the search at hand: */
-    double *estimate; /* [n] the product, from the planes read */
-    float *most;      /* [n] the product is not greater; of a row read in full: the score */
-    bool *known;      /* [n] read in full */
-    int64_t *row_of;  /* [n] rows that may be among the best */
+    dot_fn *const *dot;     /* [bits] */
+    /* These belong to the search at hand. */
+    double *estimate; /* [n] The product, from the planes that were read. */
+    /* [n] The product is not greater than this. For a row that was read in full it is the score. */
+    float *most;
+    bool *known;     /* [n] true: the row was read in full. */
+    int64_t *row_of; /* [n] The rows that may be among the best. */
     struct pool *pool;
     int64_t rescored;
 };
@@ -52,22 +56,22 @@ static size_t plane_bytes(const struct flat *f, int p) { return (size_t)f->padde
 
 static float round_up(double x) { return nextafterf((float)x, INFINITY); }
 
-/* The nearest whole number from -127 to 127; of what is no number, -127. */
+/* Returns the nearest whole number from -127 to 127; -127 for what is no number. */
 static int nearest(float x) { return (int)lrintf(x > 127 ? 127 : x > -127 ? x : -127); }
 
-/* The largest magnitude. */
+/* Returns the largest magnitude. */
 static float most_of(const float *v, int n) {
     float most = 0;
     for (int k = 0; k < n; k++) most = fabsf(v[k]) > most ? fabsf(v[k]) : most;
     return most;
 }
 
-/* Byte j of a block of 64 holds the bits of numbers j, 64 + j, ..., lowest first: a shift and a mask of 64 bytes give
- * 64 neighbours. */
+/* Byte j of a block of 64 holds the bits of numbers j, 64 + j, ..., the lowest first. So a shift and a mask of 64 bytes
+ * give 64 neighbours. */
 static void pack(const uint8_t *code, int n, int shift, int bits, uint8_t *out) {
     const uint64_t mask = UINT64_C(0x0101010101010101) * ((1u << bits) - 1);
     for (int at = 0; at < n; at += 512 / bits, out += 64)
-        for (int j = 0; j < 64; j += 8) { /* eight bytes at once: the mask keeps them apart */
+        for (int j = 0; j < 64; j += 8) { /* Eight bytes at once: the mask keeps them apart. */
             uint64_t bytes = 0;
             for (int k = 0; k < 8 / bits; k++) {
                 uint64_t c;
@@ -135,7 +139,8 @@ INLINE AVX2 int32_t dot_avx2(const uint8_t *plane, const int8_t *u, size_t bytes
     for (size_t at = 0; at < bytes; at += 64, u += 512 / bits)
         for (int half = 0; half < 64; half += 32) {
             const __m256i c = _mm256_loadu_si256((const void *)(plane + at + half));
-            __m256i pairs = _mm256_setzero_si256(); /* at most 2 * 2 * 15 * 127 each: no sum saturates */
+            /* At most 2 * 2 * 15 * 127 each, so no sum saturates. */
+            __m256i pairs = _mm256_setzero_si256();
             for (int k = 0; k < 8; k += bits)
                 pairs = _mm256_add_epi16(
                     pairs, _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(c, k), mask),
@@ -162,7 +167,7 @@ INLINE VNNI int32_t dot_vnni(const uint8_t *plane, const int8_t *u, size_t bytes
 DOT(vnni, VNNI);
 #endif
 
-/* The best that this machine has, or the one KERNELRL_CPU allows. */
+/* Returns the best functions that this machine has, or those that KERNELRL_CPU allows. */
 static dot_fn *const *dot_functions(void) {
     const char *forced = getenv("KERNELRL_CPU");
     if (forced && strcmp(forced, "reference") == 0) return plain;
@@ -179,11 +184,12 @@ static dot_fn *const *dot_functions(void) {
 struct search {
     struct flat *f;
     const float *query;
-    int8_t *u;                 /* [padded] query less its rounding, in units of scale */
-    double scale, norm, error; /* norm: L2, of scale * u; error: of the rounding */
-    int64_t sum;               /* of u */
-    int plane;                 /* to be read */
-    const int64_t *row;        /* rows to be read */
+    int8_t *u; /* [padded] The query without its rounding, in units of scale. */
+    /* norm: the L2 norm of scale * u. error: that of the rounding. */
+    double scale, norm, error;
+    int64_t sum;        /* The sum of u. */
+    int plane;          /* The plane to read. */
+    const int64_t *row; /* The rows to read. */
 };
 
 static void round_query(struct search *s) {
@@ -201,8 +207,9 @@ static void round_query(struct search *s) {
     s->error = sqrt(s->error);
 }
 
-/* Reads a plane. The product is not greater than the estimate and v u - v' u' = (v - v') u' + v (u - u'), each at most
- * the product of the norms, and what arithmetic and the roundings to float32, of the scores too, add. */
+/* Reads a plane. The product is at most the estimate and v u - v' u' = (v - v') u' + v (u - u'), each of which is at
+ * most the product of the norms. What arithmetic adds, and the roundings to float32 (of the scores, too), come on
+ * top. */
 static void read_plane(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct search *s = ctx;
     const struct flat *f = s->f;
@@ -216,7 +223,7 @@ static void read_plane(void *ctx, int64_t begin, int64_t end, int thread) {
         const int64_t i = s->row[j];
         const struct flat_row *r = &f->row[i];
         if (f->known[i]) continue;
-        if (j + AHEAD < end) /* rows with gaps between them are not foreseen by the processor */
+        if (j + AHEAD < end) /* The processor does not foresee rows with gaps between them. */
             for (size_t at = 0; at < bytes; at += 64)
                 __builtin_prefetch(f->plane[p] + (size_t)s->row[j + AHEAD] * bytes + at);
         const int32_t sum = dot(f->plane[p] + (size_t)i * bytes, s->u, bytes);
@@ -225,7 +232,7 @@ static void read_plane(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-/* Four rows at once: their sums do not wait for each other. */
+/* Reads four rows at once, because their sums do not wait for each other. */
 static void read_in_full(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct search *s = ctx;
     const struct flat *f = s->f;
@@ -248,13 +255,13 @@ static void read_in_full(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-/* Threads are woken for what takes longer than waking them. */
+/* Threads are woken only for work that takes longer than waking them. */
 static void over_rows(struct search *s, pool_fn *fn, const int64_t *row, int64_t n, size_t bytes) {
     s->row = row;
     pool_for((size_t)n * bytes < 1 << 19 ? NULL : s->f->pool, n, 4, fn, s);
 }
 
-/* The k largest values seen, as a heap whose first is the smallest of them. */
+/* The k largest values that were seen, as a heap whose first entry is the smallest of them. */
 struct best {
     struct flat_hit *hit;
     int n, k;
@@ -304,7 +311,7 @@ int flat_search(struct flat *f, const float *query, int k, const uint8_t *allowe
     f->rescored = 0;
     for (s.plane = 0; s.plane < PLANES && n > k; s.plane++) {
         over_rows(&s, read_plane, f->row_of, n, plane_bytes(f, s.plane));
-        /* The scores of those that look best by now say what the k-th best has to reach at least. */
+        /* The scores of the rows that look best by now say what the k-th best has to reach at least. */
         b = (struct best){.hit = hits, .k = k};
         for (int64_t j = 0; j < n; j++) {
             const float x = (float)f->estimate[f->row_of[j]];

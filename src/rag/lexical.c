@@ -7,10 +7,10 @@
 #include "base/fs.h"
 #include "base/hash.h"
 
-/* By how like the operators of what is found are to those of what was asked about (module_text_ops_similarity): 0.67
- * for the first three records of the built-in problems among 3,000 of the generator's. Longer runs weigh more by
- * themselves, being rarer; with 1, 1.5, 2 they drown the operators (0.50), and identifiers of weight 0.5 drown both
- * (0.46). */
+/* A run of n operators has a weight. The weights were chosen by how like the operators of what is found are to those of
+ * the query (module_text_ops_similarity): 0.67 for the first three records of the built-in problems among 3,000 of the
+ * generator's. Longer runs weigh more by themselves, because they are rarer. With weights 1, 1.5, 2 they drown the
+ * operators (0.50), and identifiers of weight 0.5 drown both (0.46). */
 enum { NGRAM = 3 };
 static const float ngram_weight[NGRAM] = {1.0f, 0.7f, 0.5f};
 static const float name_weight = 0.15f;
@@ -25,7 +25,8 @@ static int by_hash(const void *a, const void *b) {
     return (x->hash > y->hash) - (x->hash < y->hash);
 }
 
-/* All features of a module, sorted by hash, repeated ones repeated. Caller frees. */
+/* Collects all features of a module, sorted by hash. A feature that occurs twice is there twice. The caller frees
+ * them. */
 static struct feature *collect(const struct module_text *m, int *n) {
     struct feature *f = xmalloc((size_t)(NGRAM * m->n_ops + m->n_names + 1) * sizeof *f);
     *n = 0;
@@ -59,7 +60,7 @@ void lexical_embed(const struct lexical *x, const struct module_text *m, float *
         const uint64_t h = f[i].hash;
         const double tf = 1 + log((double)(end - i));
         const double idf = log((1.0 + (double)x->modules) / (1.0 + x->count[h % LEXICAL_BUCKETS])) + 1;
-        const uint64_t place = h / LEXICAL_BUCKETS; /* bits the bucket does not use */
+        const uint64_t place = h / LEXICAL_BUCKETS; /* These are bits that the bucket does not use. */
         sum[place % LEXICAL_DIM] += (place / LEXICAL_DIM & 1 ? -1.0 : 1.0) * f[i].weight * tf * idf;
     }
     double norm = 0;

@@ -1,6 +1,6 @@
 /* lexical: an embedding of PyTorch modules that needs no weights. Features are runs of one to three operators of
- * forward() and the identifiers of the source; each is weighted by how often it occurs here and how rarely in the
- * corpus (TF-IDF), and hashed with a sign onto LEXICAL_DIM numbers (feature hashing, Weinberger et al. 2009), so that
+ * forward(), and the identifiers of the source. Each feature is weighted by how often it occurs here and how rarely in
+ * the corpus (TF-IDF). It is hashed with a sign onto LEXICAL_DIM numbers (feature hashing, Weinberger et al. 2009). So
  * the inner product of two vectors estimates the cosine of their feature vectors. */
 #ifndef KERNELRL_LEXICAL_H
 #define KERNELRL_LEXICAL_H

@@ -26,7 +26,7 @@ struct source_text {
 static bool is_name_start(char c) { return isalpha((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80; }
 static bool is_name(char c) { return is_name_start(c) || isdigit((unsigned char)c); }
 
-/* Bytes of the string literal at p[0..n), its prefix included; 0 when there is none. */
+/* Returns how many bytes the string literal at p[0..n) has, its prefix included; 0 when there is none. */
 static size_t string_length(const char *p, size_t n) {
     size_t at = 0;
     while (at < n && at < 2 && strchr("rRbBfFuU", p[at])) at++;
@@ -105,7 +105,8 @@ static bool same(const struct text_token *x, const struct text_token *y) {
 
 /* ---- operators ----------------------------------------------------------------------------------------------------*/
 
-/* Layer, function and method of an operator have one name here: nn.MaxPool2d, F.max_pool2d and max_pool2d. */
+/* Returns one name for the layer, the function and the method of an operator: nn.MaxPool2d, F.max_pool2d and
+ * max_pool2d. */
 static const char *canonical(struct arena *a, const struct text_token *t) {
     static const char *const synonyms[][2] = {
         {"mm", "matmul"},       {"bmm", "matmul"},        {"multiply", "mul"}, {"subtract", "sub"},
@@ -122,7 +123,7 @@ static const char *canonical(struct arena *a, const struct text_token *t) {
     return out;
 }
 
-/* Calls that move no numbers, or only shape them: they say little about what is computed. */
+/* Returns whether a call moves no numbers, or only shapes them: such calls say little about what is computed. */
 static bool is_ignored(const char *op) {
     static const char *const names[] = {
         "size",     "shape",      "contiguous", "view",       "reshape",
@@ -144,13 +145,14 @@ static bool is_ignored(const char *op) {
 
 struct member { /* self.NAME = ... in __init__ */
     const struct text_token *name;
-    int begin, end; /* tokens of the right side */
+    int begin, end; /* The tokens of the right side. */
 };
 struct class_text {
     const struct text_token *name;
     struct member *members;
     int n_members;
-    int begin, end; /* tokens of the body of forward(); begin 0: it has none */
+    /* The tokens of the body of forward(). begin 0: it has none. */
+    int begin, end;
 };
 struct class_reader {
     struct source_text *s;
@@ -164,7 +166,7 @@ static int line_end(const struct source_text *s, int i) {
     return i;
 }
 
-/* Column of the first token of a line: Python's blocks end where it falls back. */
+/* Returns the column of the first token of a line. Python's blocks end where it falls back. */
 static int column(const struct source_text *s, int i) {
     const char *p = s->t[i].p, *first = s->t[0].p;
     int n = 0;
@@ -213,7 +215,7 @@ static const struct class_text *class_named(const struct class_reader *r, const 
 
 static void walk(struct class_reader *r, const struct class_text *c, int begin, int end, int depth);
 
-/* The operators that a call of NAME stands for: those of a class of this file, else its own name. */
+/* Adds the operators that a call of NAME stands for: those of a class of this file, else its own name. */
 static void call(struct class_reader *r, const struct text_token *name, int depth) {
     const struct class_text *c = class_named(r, name);
     if (c && c->begin && depth < EXPAND_DEPTH)
@@ -222,7 +224,7 @@ static void call(struct class_reader *r, const struct text_token *name, int dept
         add_op(r, canonical(r->s->arena, name));
 }
 
-/* self.NAME(...): what the constructor put there, Sequential's parts in their order. */
+/* Adds what self.NAME(...) stands for: what the constructor put there. Sequential's parts come in their order. */
 static void call_member(struct class_reader *r, const struct class_text *c, const struct text_token *name, int depth) {
     for (int i = 0; i < c->n_members; i++) {
         const struct member *m = &c->members[i];
@@ -238,16 +240,16 @@ static void call_member(struct class_reader *r, const struct class_text *c, cons
             add_op(r, canonical(r->s->arena, &r->s->t[m->end - 1]));
         return;
     }
-    for (int i = 0; i < r->n_classes; i++) /* a method of this class, not worth following */
+    for (int i = 0; i < r->n_classes; i++) /* It is a method of this class, which is not worth following. */
         if (c == &r->classes[i]) return;
 }
 
-/* Nested calls are emitted when their bracket closes, which is the order in which they are computed; arithmetic when
- * the expression around it ends. */
+/* A bracket. A nested call is emitted when its bracket closes, which is the order in which calls are computed.
+ * Arithmetic is emitted when the expression around it ends. */
 struct frame {
-    int name;    /* token of the callee, -1: a plain bracket */
-    bool member; /* self.NAME( */
-    int pending; /* arithmetic waiting from here on */
+    int name;    /* The token of the callee. -1: a plain bracket. */
+    bool member; /* true: self.NAME( */
+    int pending; /* Arithmetic waits from here on. */
 };
 
 static const char *arithmetic(const struct text_token *t) {
@@ -262,7 +264,8 @@ static void walk(struct class_reader *r, const struct class_text *c, int begin, 
     const struct text_token *t = r->s->t;
     struct frame stack[NEST_MAX] = {{.name = -1}};
     const char *pending[PENDING_MAX];
-    int top = 0, n_pending = 0, mute = -1; /* mute: inside the arguments of an ignored call opened at this level */
+    /* mute: inside the arguments of an ignored call, which was opened at this level. */
+    int top = 0, n_pending = 0, mute = -1;
     for (int i = begin; i < end; i++) {
         const struct text_token *x = &t[i];
         if (x->kind == T_LINE || is(x, ",")) {
@@ -305,7 +308,8 @@ static void read_ops(struct class_reader *r) {
     const struct class_text *main_class = NULL;
     for (int i = 0; i < r->n_classes; i++) {
         const struct class_text *c = &r->classes[i];
-        if (c->begin && (!main_class || !is(main_class->name, "Model"))) main_class = c; /* Model, else the last one */
+        /* Model is taken, else the last class. */
+        if (c->begin && (!main_class || !is(main_class->name, "Model"))) main_class = c;
     }
     r->out->ops = arena_array(r->s->arena, const char *, MODULE_OPS_MAX);
     if (main_class) walk(r, main_class, main_class->begin, main_class->end, 0);
@@ -369,7 +373,8 @@ double module_text_similarity(const struct module_text *x, const struct module_t
 }
 
 double module_text_ops_similarity(const struct module_text *x, const struct module_text *y) {
-    int common[MODULE_OPS_MAX + 1] = {0}; /* of x's operators so far with y's first k */
+    /* How many of x's operators so far are in common with y's first k. */
+    int common[MODULE_OPS_MAX + 1] = {0};
     if (x->n_ops == 0 && y->n_ops == 0) return 1;
     for (int i = 0; i < x->n_ops; i++)
         for (int k = 1, diagonal = 0; k <= y->n_ops; k++) {

@@ -1,4 +1,4 @@
-/* The index: its files, its building, and questions to it. */
+/* The index: its files, how it is built, and questions to it. */
 #include "rag/rag.h"
 
 #include <errno.h>
@@ -38,7 +38,7 @@ static void record_to_json(const struct rag_record *r, struct str *s) {
     js_end(s, '}');
 }
 
-/* Lines of a records file, mapped. */
+/* The lines of a records file, mapped. */
 struct records {
     char *path;
     struct fs_map map;
@@ -68,7 +68,7 @@ static void records_close(struct records *r) {
     *r = (struct records){0};
 }
 
-/* Record i; its strings are copied to the arena. */
+/* Reads record i. Its strings are copied to the arena. */
 static enum status records_get(const struct records *r, int64_t i, struct arena *a, struct rag_record *out,
                                struct err *e) {
     CLEANUP_JSON json_t *row = NULL;
@@ -111,16 +111,16 @@ static struct rag_embedder lexical_embedder(struct lexical *owned) {
 
 /* ---- building -----------------------------------------------------------------------------------------------------*/
 
-/* Work in progress lies in DIR/building: identity, records.jsonl.tmp while gathering and records.jsonl behind it,
+/* Work in progress lies in DIR/building: identity, records.jsonl.tmp while gathering and records.jsonl after it,
  * vectors, lexical.bin. The files move to DIR when all are there, metadata.json last. */
 struct rag_builder {
     char *dir, *work;
-    struct str pending; /* lines not yet written */
-    int fd;             /* records.jsonl.tmp; -1: gathered */
-    uint64_t *seen;     /* hash set of the pairs written, 0 free */
+    struct str pending; /* Lines that are not yet written. */
+    int fd;             /* The descriptor of records.jsonl.tmp. -1: everything is gathered. */
+    uint64_t *seen;     /* A hash set of the pairs that were written. 0 is free. */
     size_t seen_cap;
     struct rag_build_counts n;
-    const char *query_prefix; /* NULL: the model's known one */
+    const char *query_prefix; /* NULL: the one that is known for the model. */
 };
 
 void rag_builder_query_prefix(struct rag_builder *b, const char *text) { b->query_prefix = text; }
@@ -167,7 +167,7 @@ void rag_builder_close(struct rag_builder *b) {
     free(b);
 }
 
-/* True when h was there already. */
+/* Returns whether h was there already. */
 static bool remember(struct rag_builder *b, uint64_t h) {
     if ((size_t)b->n.records * 2 >= b->seen_cap) {
         const size_t cap = b->seen_cap ? 2 * b->seen_cap : 4096;
@@ -199,7 +199,7 @@ static enum status write_pending(struct rag_builder *b, struct err *e) {
 enum status rag_builder_add(void *builder, const struct rag_record *r, struct err *e) {
     struct rag_builder *b = builder;
     ASSERT(b->fd >= 0);
-    /* Two records of one value: the later is missing from the index, no more. */
+    /* If two records have one value, the later one is missing from the index, and that is all. */
     const uint64_t h = hash_bytes(r->kernel_code, strlen(r->kernel_code), hash_str(r->pytorch_code));
     if (remember(b, h)) {
         b->n.duplicates++;
@@ -246,7 +246,8 @@ static enum status embed_records(struct rag_builder *b, const struct records *r,
     struct stat sb;
     CLEANUP_FD int fd = open(vectors, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0 || fstat(fd, &sb) != 0) return fail_io(vectors, e);
-    int64_t done = i64_min(r->n, sb.st_size / (int64_t)row_bytes); /* half a vector is what a killed build left */
+    /* A killed build may leave half a vector. */
+    int64_t done = i64_min(r->n, sb.st_size / (int64_t)row_bytes);
     if (ftruncate(fd, done * (int64_t)row_bytes) != 0 || lseek(fd, 0, SEEK_END) < 0) return fail_io(vectors, e);
     if (done > 0) log_info("%s: going on behind %lld of %lld records", b->dir, (long long)done, (long long)r->n);
     CLEANUP_FREE float *out = xmalloc((size_t)batch * row_bytes);
@@ -286,7 +287,8 @@ static enum status move(const struct rag_builder *b, const char *name, struct er
     return rename(from, to) == 0 ? ST_OK : fail_io(to, e);
 }
 
-/* While the files of the new index take the places of the old one's, there is no metadata.json: nobody opens half. */
+/* While the files of the new index take the places of the old ones, there is no metadata.json, so nobody opens half an
+ * index. */
 static enum status put_in_place(const struct rag_builder *b, const char *model_name, int dim, bool lexical,
                                 struct err *e) {
     CLEANUP_FREE char *metadata = fs_join(b->dir, metadata_file), *old = fs_join(b->dir, lexical_file);
@@ -343,12 +345,12 @@ enum status rag_builder_finish(struct rag_builder *b, const char *model_name, st
 /* ---- asking -------------------------------------------------------------------------------------------------------*/
 
 struct rag_index {
-    char *dir, *model, *query_prefix; /* the last may be NULL */
+    char *dir, *model, *query_prefix; /* The last one may be NULL. */
     struct flat *flat;
     struct records records;
-    struct rag_embedder embedder; /* embed NULL: not there yet */
-    uint8_t *allowed;             /* [n] of the backend asked for last */
-    char *allowed_for;            /* NULL: not computed */
+    struct rag_embedder embedder; /* embed is NULL while it is not there yet. */
+    uint8_t *allowed;             /* [n], for the backend that was asked for last. */
+    char *allowed_for;            /* NULL: it has not been computed. */
 };
 
 enum status rag_index_there(const char *dir, struct err *e) {
@@ -438,7 +440,7 @@ enum status rag_index_embedder(struct rag_index *x, struct rag_embedder embedder
                 flat_dim(x->flat), embedder.dim);
 }
 
-/* Which rows are of the backend. */
+/* Finds out which rows are of the backend. */
 static enum status allow(struct rag_index *x, const char *backend, struct err *e) {
     if (!backend || (x->allowed_for && strcmp(x->allowed_for, backend) == 0)) return ST_OK;
     CLEANUP_STR struct str first = STR_INIT;
@@ -460,7 +462,7 @@ static enum status allow(struct rag_index *x, const char *backend, struct err *e
 
 static bool same_name(const char *x, const char *y) { return x && y && *x && strcmp(x, y) == 0; }
 
-/* Takes from the hits, best first, what may stand in a prompt together. */
+/* Takes from the hits, the best first, what may stand in a prompt together. */
 static enum status choose(struct rag_index *x, const struct rag_query *q, const struct flat_hit *hits, int n_hits,
                           struct arena *a, struct rag_example *out, int *n, struct err *e) {
     struct module_text problem, *taken = arena_array(a, struct module_text, q->k);
@@ -488,7 +490,7 @@ enum status rag_retrieve(struct rag_index *x, const struct rag_query *q, struct 
     TRY(allow(x, q->backend, e));
     CLEANUP_FREE float *v = xmalloc((size_t)flat_dim(x->flat) * sizeof *v);
     TRY(x->embedder.embed(x->embedder.ctx, &q->code, 1, true, v, e));
-    /* Copies stand close together: more is asked for until k are left or there is no more. */
+    /* Copies stand close together, so more hits are asked for until k are left or there are no more. */
     for (int64_t want = 8 + 4 * (int64_t)q->k;; want *= 8) {
         const int most = (int)i64_min(want, x->records.n);
         CLEANUP_FREE struct flat_hit *hits = xmalloc((size_t)most * sizeof *hits);

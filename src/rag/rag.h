@@ -16,12 +16,12 @@
 #define RAG_LEXICAL "lexical"
 #define RAG_DEFAULT_MODEL "BAAI/bge-code-v1"
 
-/* Something that turns modules into vectors of length 1. */
+/* Turns modules into vectors of length 1. */
 struct rag_embedder {
     int dim;
     void *ctx;
-    /* out[n][dim] of n modules; query says whether they are asked about or asked for. Equal modules get equal bits
-     * whatever stands beside them. */
+    /* Writes the vectors of n modules to out[n][dim]. query: whether they are queries or documents. Equal modules get
+     * equal bits, whatever stands beside them. */
     enum status (*embed)(void *ctx, const char *const *codes, int n, bool query, float *out, struct err *e);
     void (*close)(void *ctx);
 };
@@ -30,16 +30,17 @@ struct rag_embedder {
 
 struct rag_builder;
 struct rag_build_counts {
-    int64_t records, duplicates; /* equal pairs are kept once */
-    int64_t embedded;            /* vectors made by this process; the others were there already */
+    int64_t records, duplicates; /* Equal pairs are kept once. */
+    /* Vectors that this process made. The others were there already. */
+    int64_t embedded;
 };
 
-/* Begins, or goes on with, an index in DIR. identity: everything that decides what the index holds, as text; work left
- * by a build with another one is thrown away. *gathered says that all records are there and rag_builder_add must not be
- * called. An index that is there stays until the new one is complete. */
+/* Begins an index in DIR, or goes on with one. identity: everything that decides what the index holds, as text. Work
+ * that a build with another identity has left is thrown away. *gathered: all records are there, and rag_builder_add
+ * must not be called. An index that is there stays until the new one is complete. */
 enum status rag_builder_open(const char *dir, const char *identity, struct rag_builder **out, bool *gathered,
                              struct err *e) MUST_USE;
-/* A corpus_fn: ctx is the builder. */
+/* A corpus_fn. ctx is the builder. */
 enum status rag_builder_add(void *builder, const struct rag_record *r, struct err *e) MUST_USE;
 /* The instruction that belongs in front of what this index is asked about, where it is not the one that the embedder's
  * name is known for; kept in the metadata. text is borrowed until rag_builder_finish. */

@@ -697,7 +697,8 @@ static void embeddings(void **state) {
     copy_model(
         "ended", NULL,
         "{\"type\": \"Sequence\", \"processors\": [{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": "
-        "{\"id\": \"A\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"<|endoftext|>\", \"type_id\": 0}}]}]}");
+        "{\"id\": \"A\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"<|endoftext|>\", \"type_id\": 0}}], "
+        "\"special_tokens\": {\"<|endoftext|>\": {\"id\": \"<|endoftext|>\", \"ids\": [2043]}}}]}");
     o.dir = path_of("ended");
     ok(embedder_open(&o, &em, &e));
     ok(em.embed(em.ctx, codes, 2, false, all, &e));

@@ -35,7 +35,7 @@ static struct err err;
 /* The communicator of a run of one rank; lives as long as the test. */
 static inline struct comm *test_comm(void) {
     static struct comm *c;
-    if (!c) CHECK(comm_open("self", &c, &err));
+    if (!c) CHECK(comm_open("self", NULL, &c, &err));
     return c;
 }
 

@@ -51,6 +51,9 @@ enum { POSTS_MAX = 2 };
 
 struct backend {
     const char *name; /* "cpu-avx512", ... */
+    /* What decides bits beside the program, the same on machines that give the same: the instruction set, or the GPU's
+     * model, its multiprocessors and the library of its products. */
+    const char *kind;
     struct pool *pool;
 
     bool bf16;                 /* takes weights of DT_BF16 */
@@ -176,12 +179,23 @@ struct backend {
     /* gather_rows in bfloat16, each row times its scale (host memory) and rounded. Where logprob_grad16 is. */
     void (*gather_scaled)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
                           const float *scale);
+    /* Device memory between processes, each with a device of its own, without going through the host (NCCL). peers_id:
+     * fills the name of a group, which every process is given, PEERS_ID_BYTES. peers_join: waits until all `size`
+     * processes have joined. Both are false, with the reason, where it cannot be. peers_exchange, behind a join:
+     * queued; out[r] of `from` goes to rank r, in[r] of `to` comes from it, for all other ranks r; the two ends name
+     * the same length, and all ranks call it. */
+    bool (*peers_id)(struct backend *be, void *id, char *why, size_t why_bytes);
+    bool (*peers_join)(struct backend *be, const void *id, int rank, int size, char *why, size_t why_bytes);
+    void (*peers_exchange)(struct backend *be, const void *from, const struct byte_span *out, void *to,
+                           const struct byte_span *in);
+    int peers; /* ranks that have joined, this one included; 0: none */
 };
+enum { PEERS_ID_BYTES = 128 };
 
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 14 };
+enum { BACKEND_ABI = 15 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -287,6 +287,7 @@ struct backend *paper_open(const struct paper *p) {
     *x = (struct paper_backend){.next = (char *)(uintptr_t)(1 << 20), .limit = p->bytes};
     x->be = (struct backend){
         .name = "paper",
+        .kind = "paper",
         .bf16 = p->bf16,
         .act = p->act,
         .logit_chunk_bytes = p->logit_chunk_bytes,

@@ -117,7 +117,8 @@ int32_t bpe_find(const struct bpe *b, const char *p, size_t n) {
     return b->by_bytes_cap ? b->by_bytes[bytes_slot(b, p, n)] : -1;
 }
 
-enum status bpe_add_token(struct bpe *b, const char *p, size_t n, int32_t id, bool added, bool special, struct err *e) {
+enum status bpe_add_token(struct bpe *b, const char *p, size_t n, int32_t id, enum bpe_source source, bool special,
+                          struct err *e) {
     if (id < 0 || id >= MAX_ID)
         return FAIL(e, ST_INVALID, "token \"%.*s\": id %d is not in 0..%d", (int)(n < 60 ? n : 60), p, id, MAX_ID - 1);
     if (n == 0) return FAIL(e, ST_INVALID, "token %d is empty", id);
@@ -133,11 +134,11 @@ enum status bpe_add_token(struct bpe *b, const char *p, size_t n, int32_t id, bo
         if (t->n != n || memcmp(t->p, p, n) != 0)
             return FAIL(e, ST_INVALID, "id %d is given to \"%.*s\" and to \"%.*s\"", id, (int)(t->n < 60 ? t->n : 60),
                         t->p, (int)(n < 60 ? n : 60), p);
-        t->added = t->added || added;
+        t->word = t->word || source == BPE_WORD;
         t->special = t->special || special;
         return ST_OK;
     }
-    *t = (struct bpe_token){arena_strndup(&b->mem, p, n), (uint32_t)n, added, special};
+    *t = (struct bpe_token){arena_strndup(&b->mem, p, n), (uint32_t)n, source == BPE_WORD, special};
     if (id >= b->n_tok) b->n_tok = id + 1;
     if (b->by_bytes_len * 2 >= b->by_bytes_cap) bytes_grow(b);
     size_t slot = bytes_slot(b, p, n);
@@ -295,7 +296,7 @@ void bpe_word(struct bpe *b, const char *p, size_t n, struct ids *out) {
     }
     size_t from = out->len;
     int32_t whole = b->whole_words ? bpe_find(b, p, n) : -1;
-    if (whole >= 0 && !b->tok[whole].added)
+    if (whole >= 0 && b->tok[whole].word)
         ids_add(out, whole);
     else
         merge_word(b, p, n, out);

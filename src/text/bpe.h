@@ -19,7 +19,8 @@ size_t bytelevel_unspell(const char *s, size_t n, char *out);
 struct bpe_token {
     const char *p; /* bytes; NULL: no such id */
     uint32_t n;
-    bool added, special;
+    bool word; /* true: a word of these bytes is the token, where words are taken whole */
+    bool special;
 };
 struct bpe_merge {
     int32_t left, right, merged;
@@ -45,9 +46,12 @@ struct bpe {
 };
 void bpe_init(struct bpe *b);
 void bpe_free(struct bpe *b);
+/* Where a token comes from: the vocabulary, in which it is spelled in the byte-level alphabet or, like text that holds
+ * other characters, not; or the list of added tokens. */
+enum bpe_source { BPE_WORD, BPE_RAW, BPE_ADDED };
 /* Adds token p[0..n) (copied) under id. An added token may repeat an ordinary one with the same id. Errors: id out of
  * range or taken by other bytes. */
-enum status bpe_add_token(struct bpe *b, const char *p, size_t n, int32_t id, bool added, bool special,
+enum status bpe_add_token(struct bpe *b, const char *p, size_t n, int32_t id, enum bpe_source source, bool special,
                           struct err *e) MUST_USE;
 /* Adds the next merge, in order of rank. Both parts and their concatenation must be tokens. */
 enum status bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *right, size_t n_right,

@@ -1,21 +1,28 @@
-/* ChatML as the chat templates of the table render it (without tools). One walk over the conversation yields
- * markers and text; rendering writes both, encoding turns markers into their ids and encodes the text between two
- * markers in one go, so the ids are those of the rendered string. */
-#include "text/chat.h"
-
+/* The table of chat templates. One walk over a conversation yields markers and text; rendering writes both, encoding
+ * turns markers into their ids and encodes the text between two markers in one go, so the ids are those of the rendered
+ * string. */
+#include <limits.h>
 #include <string.h>
 
-static const struct chat_template {
-    const char *name, *family;
-    enum chat_thoughts thoughts;
-    const char *system;
-} templates[N_CHAT_STYLES] = {
+#include "text/chat_out.h"
+
+static const struct chat_template templates[N_CHAT_STYLES] = {
 #define X(id, ...) [id] = {__VA_ARGS__},
     CHAT_STYLE_LIST(X)
 #undef X
 };
 
-const char *chat_style_name(enum chat_style style) { return templates[style].name; }
+static const struct {
+    const char *end_of_turn;
+    void (*walk)(struct chat_out *o, const struct chat_template *t, const struct chat_message *m, size_t n,
+                 enum chat_end end);
+} kinds[] = {
+    [CHAT_CHATML] = {"<|im_end|>", chatml_walk},
+    [CHAT_LLAMA_HEADERS] = {"<|eot_id|>", chat_llama_walk},
+    [CHAT_DEEPSEEK] = {"<｜end▁of▁sentence｜>", chat_deepseek_walk},
+};
+
+const char *chat_style_name(enum chat_style style) { return style < N_CHAT_STYLES ? templates[style].name : "none"; }
 
 enum status chat_style_parse(const char *name, enum chat_style *out, struct err *e) {
     for (int i = 0; i < N_CHAT_STYLES; i++) {
@@ -30,28 +37,62 @@ enum status chat_style_choose(const char *renderer, const char *family, bool thi
                               struct err *e) {
     if (renderer && *renderer) return chat_style_parse(renderer, out, e);
     int first = -1;
-    for (int i = 0; i < N_CHAT_STYLES; i++) {
+    for (int i = 0; family && i < N_CHAT_STYLES; i++) {
         if (strcmp(templates[i].family, family) != 0) continue;
         if (first < 0) first = i;
         if ((templates[i].thoughts == CHAT_THOUGHTS) != thinking) continue;
         *out = (enum chat_style)i;
         return ST_OK;
     }
-    ASSERT(first >= 0);
+    if (first < 0)
+        return FAIL(e, ST_CONFIG,
+                    "no chat template of this architecture is known: expected one of the styles " CHAT_STYLE_EXPECTED
+                    " to be asked for");
     *out = (enum chat_style)first;
     return ST_OK;
 }
 
-static const char end_of_turn[] = "<|im_end|>";
+enum chat_style chat_style_thinking(enum chat_style style, bool thinking) {
+    const struct chat_template *t = &templates[style];
+    if (t->thoughts == CHAT_NO_THOUGHTS) return style;
+    for (int i = 0; i < N_CHAT_STYLES; i++)
+        if (strcmp(templates[i].family, t->family) == 0 &&
+            templates[i].thoughts == (thinking ? CHAT_THOUGHTS : CHAT_EMPTY_THOUGHT))
+            return (enum chat_style)i;
+    return style;
+}
 
-int32_t chat_end_of_turn(const struct tokenizer *t) { return tokenizer_id(t, end_of_turn); }
+bool chat_opens_thought(enum chat_style style) {
+    return style < N_CHAT_STYLES && templates[style].thoughts == CHAT_OPEN_THOUGHT;
+}
 
-/* A sink that holds text back until a marker or the end comes. */
-struct chat_out {
-    struct tokenizer *t; /* NULL: render */
-    struct str *text;    /* rendered text, or text held back */
-    struct ids *ids;
-};
+int32_t chat_end_of_turn(enum chat_style style, const struct tokenizer *t) {
+    return tokenizer_id(t, kinds[style < N_CHAT_STYLES ? templates[style].kind : CHAT_CHATML].end_of_turn);
+}
+
+/* Calls of tools that a turn may have. */
+static int most_calls(enum chat_style style) {
+    if (style == CHAT_LLAMA31) return 1;
+    return templates[style].kind == CHAT_CHATML ? INT_MAX : 0;
+}
+
+enum status chat_check(enum chat_style style, const struct chat_message *m, size_t n, struct err *e) {
+    ASSERT(style < N_CHAT_STYLES);
+    const int most = most_calls(style);
+    for (size_t i = 0; i < n; i++)
+        if (m[i].n_calls > most)
+            return FAIL(e, ST_UNSUPPORTED,
+                        "messages[%zu]: %d calls of tools: the chat template \"%s\" renders at most %d", i,
+                        m[i].n_calls, templates[style].name, most);
+    return ST_OK;
+}
+
+const char *span_find_last(struct span s, const char *needle) {
+    const char *hit = NULL;
+    size_t m = strlen(needle);
+    for (const char *p = s.p, *end = s.p + s.n; (p = mem_find(p, (size_t)(end - p), needle, m)) != NULL; p++) hit = p;
+    return hit;
+}
 
 static void flush(struct chat_out *o) {
     if (!o->t || o->text->len == 0) return;
@@ -59,8 +100,7 @@ static void flush(struct chat_out *o) {
     str_clear(o->text);
 }
 
-/* A marker is the template's own token; a tokenizer that lacks it spells it out. */
-static void marker(struct chat_out *o, const char *s) {
+void chat_marker(struct chat_out *o, const char *s) {
     int32_t id = o->t ? tokenizer_id(o->t, s) : -1;
     if (id < 0) {
         str_adds(o->text, s);
@@ -70,120 +110,17 @@ static void marker(struct chat_out *o, const char *s) {
     ids_add(o->ids, id);
 }
 
-static void open_turn(struct chat_out *o, const char *role) {
-    marker(o, "<|im_start|>");
-    str_adds(o->text, role);
-    str_addc(o->text, '\n');
-}
-
-static void close_turn(struct chat_out *o) {
-    marker(o, end_of_turn);
-    str_addc(o->text, '\n');
-}
-
-/* ---- thoughts in history ------------------------------------------------------------------------------------------*/
-
-struct span {
-    const char *p;
-    size_t n;
-};
-
-static struct span trim_newlines(struct span s, bool left, bool right) {
-    while (left && s.n && *s.p == '\n') s.p++, s.n--;
-    while (right && s.n && s.p[s.n - 1] == '\n') s.n--;
-    return s;
-}
-
-/* Last occurrence of needle in s, or NULL. */
-static const char *find_last(struct span s, const char *needle) {
-    const char *hit = NULL;
-    size_t m = strlen(needle);
-    for (const char *p = s.p, *end = s.p + s.n; (p = mem_find(p, (size_t)(end - p), needle, m)) != NULL; p++) hit = p;
-    return hit;
-}
-
-/* Splits an assistant's message at its think block: the thought is what lies between the last <think> before the first
- * </think> and it, the answer what follows the last </think>. Without one there is no thought. */
-static void split_thought(const char *content, struct span *thought, struct span *answer) {
-    struct span all = {content, strlen(content)};
-    *thought = (struct span){content, 0};
-    *answer = all;
-    const char *end = mem_find(all.p, all.n, "</think>", 8);
-    if (!end) return;
-    struct span head = trim_newlines((struct span){all.p, (size_t)(end - all.p)}, false, true);
-    const char *begin = find_last(head, "<think>");
-    if (begin) head = (struct span){begin + 7, head.n - (size_t)(begin + 7 - head.p)};
-    *thought = trim_newlines(head, true, true);
-    const char *rest = find_last(all, "</think>") + 8;
-    *answer = trim_newlines((struct span){rest, all.n - (size_t)(rest - all.p)}, true, false);
-}
-
-/* A user message that only carries tool results is no query. */
-static bool is_query(const struct chat_message *m) {
-    return strcmp(m->role, "user") == 0 &&
-           !(str_has_prefix(m->content, "<tool_response>") && str_has_suffix(m->content, "</tool_response>"));
-}
-
-static void assistant_turn(struct chat_out *o, const struct chat_message *m, bool after_query, bool last) {
-    struct span thought, answer;
-    split_thought(m->content, &thought, &answer);
-    open_turn(o, "assistant");
-    if (after_query && (last || thought.n)) {
-        marker(o, "<think>");
-        str_addc(o->text, '\n');
-        str_add(o->text, thought.p, thought.n);
-        str_addc(o->text, '\n');
-        marker(o, "</think>");
-        str_adds(o->text, "\n\n");
-        answer = trim_newlines(answer, true, false);
-    }
-    str_add(o->text, answer.p, answer.n);
-    close_turn(o);
-}
-
-/* ---- the walk -----------------------------------------------------------------------------------------------------*/
-
-static void walk(struct chat_out *o, enum chat_style style, const struct chat_message *m, size_t n, bool generation) {
+void chat_render(enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end, struct str *out) {
+    ASSERT(style < N_CHAT_STYLES);
     const struct chat_template *t = &templates[style];
-    if (t->system && (n == 0 || strcmp(m[0].role, "system") != 0)) {
-        open_turn(o, "system");
-        str_adds(o->text, t->system);
-        close_turn(o);
-    }
-    size_t last_query = n ? n - 1 : 0;
-    for (size_t i = n; i-- > 0;) {
-        if (!is_query(&m[i])) continue;
-        last_query = i;
-        break;
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (t->thoughts != CHAT_NO_THOUGHTS && strcmp(m[i].role, "assistant") == 0) {
-            assistant_turn(o, &m[i], i > last_query, i + 1 == n);
-            continue;
-        }
-        open_turn(o, m[i].role);
-        str_adds(o->text, m[i].content);
-        close_turn(o);
-    }
-    if (!generation) return;
-    open_turn(o, "assistant");
-    if (t->thoughts == CHAT_EMPTY_THOUGHT) {
-        marker(o, "<think>");
-        str_adds(o->text, "\n\n");
-        marker(o, "</think>");
-        str_adds(o->text, "\n\n");
-    }
+    kinds[t->kind].walk(&(struct chat_out){NULL, out, NULL}, t, m, n, end);
 }
 
-void chat_render(enum chat_style style, const struct chat_message *m, size_t n, bool generation_prompt,
-                 struct str *out) {
-    walk(&(struct chat_out){NULL, out, NULL}, style, m, n, generation_prompt);
-}
-
-void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n,
-                 bool generation_prompt, struct ids *out) {
+void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end,
+                 struct ids *out) {
+    ASSERT(style < N_CHAT_STYLES);
     CLEANUP_STR struct str held = STR_INIT;
     struct chat_out o = {t, &held, out};
-    walk(&o, style, m, n, generation_prompt);
+    kinds[templates[style].kind].walk(&o, &templates[style], m, n, end);
     flush(&o);
 }

@@ -7,6 +7,8 @@
 
 #include "base/log.h"
 #include "base/str.h"
+#include "text/newer.h"
+#include "text/pattern.h"
 #include "text/unicode.h"
 
 const char SPLIT_QWEN2[] =
@@ -20,55 +22,20 @@ struct splitter {
     pcre2_match_context *ctx;
     pcre2_jit_stack *stack;
     bool jit;
+    struct str older; /* of a run: the text without characters that are newer than PCRE2 */
 };
-
-/* What Oniguruma, the engine of Hugging Face's tokenizers, takes for a word character. PCRE2's \w leaves out marks and
- * connectors and takes in every number. Outside of a class Oniguruma asks a table of Latin-1 that has six more. */
-#define WORD_IN_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-#define WORD WORD_IN_CLASS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
-
-/* The pattern in PCRE2's terms: \s and \S spelled as the White_Space property, and \w, \W, \b, \B by WORD. A \W in
- * a class stays PCRE2's: a negated list cannot be a member of one. */
-static void rewrite_classes(const char *pattern, struct str *out) {
-    bool in_class = false;
-    for (const char *p = pattern; *p; p++) {
-        if (*p == '\\' && p[1]) {
-            p++;
-            if (*p == 's')
-                str_adds(out, "\\p{White_Space}");
-            else if (*p == 'S')
-                str_adds(out, "\\P{White_Space}");
-            else if (*p == 'w')
-                str_adds(out, in_class ? WORD_IN_CLASS : "[" WORD "]");
-            else if (*p == 'W' && !in_class)
-                str_adds(out, "[^" WORD "]");
-            else if (*p == 'b' && !in_class)
-                str_adds(out, "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))");
-            else if (*p == 'B' && !in_class)
-                str_adds(out, "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))");
-            else
-                str_add(out, p - 1, 2);
-            continue;
-        }
-        str_addc(out, *p);
-        if (!in_class && *p == '[') {
-            in_class = true;
-            if (p[1] == '^') str_addc(out, *++p);
-            if (p[1] == ']') str_addc(out, *++p); /* a bracket in first place is a member */
-        } else if (*p == ']') {
-            in_class = false;
-        }
-    }
-}
 
 enum status splitter_create(const char *pattern, struct splitter **out, struct err *e) {
     *out = NULL;
-    CLEANUP_STR struct str rewritten = STR_INIT;
-    rewrite_classes(pattern, &rewritten);
+    CLEANUP_STR struct str ours = STR_INIT;
+    if (pattern_translate(pattern, &ours, e) != ST_OK) return err_note(e, "regular expression");
     int code;
     PCRE2_SIZE at;
+    pcre2_compile_context *how = pcre2_compile_context_create(NULL);
+    ASSERT(how && pcre2_set_newline(how, PCRE2_NEWLINE_LF) == 0);
     pcre2_code *re =
-        pcre2_compile((PCRE2_SPTR)str_c(&rewritten), rewritten.len, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
+        pcre2_compile((PCRE2_SPTR)str_c(&ours), ours.len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &at, how);
+    pcre2_compile_context_free(how);
     if (!re) {
         unsigned char text[200];
         pcre2_get_error_message(code, text, sizeof text);
@@ -98,6 +65,7 @@ void splitter_free(struct splitter *s) {
     pcre2_match_context_free(s->ctx);
     pcre2_match_data_free(s->match);
     pcre2_code_free(s->code);
+    str_free(&s->older);
     free(s);
 }
 
@@ -111,24 +79,23 @@ static int find(struct splitter *s, const char *text, size_t n, size_t from) {
 }
 
 void splitter_run(struct splitter *s, const char *text, size_t n, split_fn *fn, void *ctx) {
+    str_clear(&s->older);
+    const char *subject = newer_replace(text, n, &s->older) ? s->older.p : text;
     size_t done = 0, from = 0; /* text before `done` was handed out; matching goes on at `from` */
-    while (from < n) {
-        int rc = find(s, text, n, from);
+    while (from <= n) {
+        int rc = find(s, subject, n, from);
         if (rc < 0) {
-            /* No text is ever dropped: what could not be split goes on as one word. */
+            /* No text is ever dropped: what could not be split goes on as one piece. */
             if (rc != PCRE2_ERROR_NOMATCH)
                 log_warn("tokenizer: pattern matching stopped with PCRE2 error %d; %zu bytes are taken as one word", rc,
                          n - done);
             break;
         }
         const PCRE2_SIZE *m = pcre2_get_ovector_pointer(s->match);
-        if (m[1] == m[0]) { /* an empty match is no word; step over one character */
-            from = m[0] + (m[0] < n ? utf8_char_len(text + m[0], n - m[0]) : 1);
-            continue;
-        }
-        if (m[0] > done) fn(ctx, text + done, m[0] - done);
-        fn(ctx, text + m[0], m[1] - m[0]);
+        if (m[0] > done) fn(ctx, text + done, m[0] - done, false);
+        if (m[1] > m[0]) fn(ctx, text + m[0], m[1] - m[0], true);
         done = from = m[1];
+        if (m[1] == m[0]) from += m[0] < n ? utf8_char_len(text + m[0], n - m[0]) : 1; /* an empty match */
     }
-    if (done < n) fn(ctx, text + done, n - done);
+    if (done < n) fn(ctx, text + done, n - done, false);
 }

@@ -1,5 +1,5 @@
 /* Loading tokenizers in Hugging Face's two layouts, and encoding and decoding with them. The merging itself is bpe.c,
- * the cutting into words split.c, normalisation unicode.c. */
+ * the cutting into words pretok.c, added tokens added.c, normalisation unicode.c. */
 #include "text/tokenizer.h"
 
 #include <jansson.h>
@@ -8,7 +8,10 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "text/added.h"
 #include "text/bpe.h"
+#include "text/postproc.h"
+#include "text/pretok.h"
 #include "text/split.h"
 #include "text/unicode.h"
 
@@ -16,12 +19,11 @@ enum { MAX_FILE_BYTES = 256 << 20, MAX_WORD_BYTES = 64 << 20 };
 
 struct tokenizer {
     struct bpe bpe;
-    struct splitter *split;
+    struct pretok *pretok;
     bool nfc;
-    int32_t *added; /* ids of the added tokens, longest text first: the leftmost, longest one is recognised */
-    size_t n_added;
-    bool added_starts[256]; /* whether any added token starts with the byte */
-    struct str normal;      /* scratch of tokenizer_encode */
+    struct added_set raw, normalized; /* added tokens, looked for in the text as it is, and then in its normal form */
+    struct ids before, after;         /* what the post-processor puts around a text */
+    struct str normal;                /* scratch of tokenizer_encode */
 };
 
 void ids_add(struct ids *v, int32_t id) {
@@ -84,40 +86,12 @@ static enum status load_normalizer(struct tokenizer *t, const json_t *j, struct 
     return FAIL(e, ST_UNSUPPORTED, "normalizer.type: \"%s\" is not supported; expected NFC or null", type_of(j));
 }
 
-static enum status load_split(struct tokenizer *t, const json_t *j, struct err *e) {
-    const char *pattern = json_string_value(json_object_get(json_object_get(j, "pattern"), "Regex"));
-    const char *behavior = json_string_value(json_object_get(j, "behavior"));
-    if (!pattern) return FAIL(e, ST_UNSUPPORTED, "pre_tokenizer Split.pattern: expected {\"Regex\": \"...\"}");
-    if (!behavior || strcmp(behavior, "Isolated") != 0)
-        return FAIL(e, ST_UNSUPPORTED, "pre_tokenizer Split.behavior: \"%s\" is not supported; expected Isolated",
-                    behavior ? behavior : "");
-    TRY(require_off(j, "pre_tokenizer Split", "invert", e));
-    if (t->split) return FAIL(e, ST_UNSUPPORTED, "pre_tokenizer: more than one Split is not supported");
-    TRY(splitter_create(pattern, &t->split, e));
-    return ST_OK;
-}
-
-static enum status load_pre_tokenizer(struct tokenizer *t, const json_t *j, bool *byte_level, struct err *e) {
-    if (!j || json_is_null(j)) return ST_OK;
-    const char *type = type_of(j);
-    if (strcmp(type, "Sequence") == 0) {
-        size_t i;
-        const json_t *step;
-        json_array_foreach(json_object_get(j, "pretokenizers"), i, step)
-            TRY(load_pre_tokenizer(t, step, byte_level, e));
-        return ST_OK;
-    }
-    if (*byte_level) return FAIL(e, ST_UNSUPPORTED, "pre_tokenizer: \"%s\" after ByteLevel is not supported", type);
-    if (strcmp(type, "Split") == 0) return load_split(t, j, e);
-    if (strcmp(type, "ByteLevel") == 0) {
-        TRY(require_off(j, "pre_tokenizer ByteLevel", "add_prefix_space", e));
-        *byte_level = true;
-        const json_t *use = json_object_get(j, "use_regex");
-        if (use && !json_is_true(use)) return ST_OK; /* absent means true */
-        if (t->split) return FAIL(e, ST_UNSUPPORTED, "pre_tokenizer: Split and ByteLevel.use_regex together");
-        return splitter_create(SPLIT_GPT2, &t->split, e);
-    }
-    return FAIL(e, ST_UNSUPPORTED, "pre_tokenizer.type: \"%s\" is not supported; expected Split and ByteLevel", type);
+/* Whether a spelling is in the byte-level alphabet; one that is not stands for itself. */
+static bool is_spelled(const char *key, size_t n, const char *bytes, size_t n_bytes) {
+    if (n != n_bytes || memcmp(key, bytes, n) != 0) return true;
+    for (size_t i = 0; i < n; i++)
+        if (key[i] <= ' ' || key[i] > '~') return false;
+    return true;
 }
 
 static enum status load_vocab(struct tokenizer *t, json_t *vocab, struct err *e) {
@@ -130,8 +104,9 @@ static enum status load_vocab(struct tokenizer *t, json_t *vocab, struct err *e)
         size_t n = strlen(key);
         str_clear(&buf);
         str_add(&buf, key, n); /* room for n bytes */
-        n = bytelevel_unspell(key, n, buf.p);
-        TRY(bpe_add_token(&t->bpe, buf.p, n, id < 0 || id > INT32_MAX ? -1 : (int32_t)id, false, false, e));
+        const size_t len = bytelevel_unspell(key, n, buf.p);
+        TRY(bpe_add_token(&t->bpe, buf.p, len, id < 0 || id > INT32_MAX ? -1 : (int32_t)id,
+                          is_spelled(key, n, buf.p, len) ? BPE_WORD : BPE_RAW, false, e));
     }
     return ST_OK;
 }
@@ -175,17 +150,60 @@ static enum status load_merges(struct tokenizer *t, const json_t *merges, struct
 }
 
 static enum status load_added(struct tokenizer *t, const json_t *j, int64_t id, struct err *e) {
-    const char *content = json_string_value(json_object_get(j, "content"));
+    const json_t *text = json_object_get(j, "content");
+    const char *content = json_string_value(text);
     if (!content) return FAIL(e, ST_PARSE, "content: expected a string");
-    TRY(require_off(j, content, "lstrip", e));
-    TRY(require_off(j, content, "rstrip", e));
-    TRY(require_off(j, content, "single_word", e));
     if (id < 0 || id > INT32_MAX) return FAIL(e, ST_INVALID, "id: expected an integer >= 0");
-    /* A "normalized" token is looked for in the normalised text; with ASCII contents NFC makes no difference. */
-    if (json_is_true(json_object_get(j, "normalized")) && !unicode_is_plain(content, strlen(content)))
-        return FAIL(e, ST_UNSUPPORTED, "\"%s\": normalized: not supported for this text", content);
-    return bpe_add_token(&t->bpe, content, strlen(content), (int32_t)id, true,
-                         json_is_true(json_object_get(j, "special")), e);
+    const size_t n = strlen(content);
+    const bool normalized = json_is_true(json_object_get(j, "normalized"));
+    TRY(bpe_add_token(&t->bpe, content, n, (int32_t)id, BPE_ADDED, json_is_true(json_object_get(j, "special")), e));
+    struct added_token a = {.id = (int32_t)id,
+                            .lstrip = json_is_true(json_object_get(j, "lstrip")),
+                            .rstrip = json_is_true(json_object_get(j, "rstrip")),
+                            .single_word = json_is_true(json_object_get(j, "single_word"))};
+    a.p = tokenizer_bytes(t, (int32_t)id, &a.n);
+    if (normalized && t->nfc && utf8_valid_prefix(content, n) == n && !unicode_is_plain(content, n)) {
+        str_clear(&t->normal);
+        unicode_nfc(content, n, &t->normal);
+        a.n = t->normal.len;
+        a.p = arena_strndup(&t->bpe.mem, t->normal.p, a.n);
+    }
+    added_add(normalized ? &t->normalized : &t->raw, a);
+    return ST_OK;
+}
+
+/* Undoes the spelling of the alphabet, and nothing else. */
+static enum status check_decoder(const json_t *j, struct err *e) {
+    if (!j || json_is_null(j) || strcmp(type_of(j), "ByteLevel") == 0) return ST_OK;
+    return FAIL(e, ST_UNSUPPORTED, "decoder.type: \"%s\" is not supported; expected ByteLevel", type_of(j));
+}
+
+/* A vocabulary has a token for each byte, so there is nothing unknown that unk_token and fuse_unk could be for. */
+static enum status check_model(const json_t *model, struct err *e) {
+    static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"};
+    for (size_t i = 0; i < ARRAY_LEN(off); i++) TRY(require_off(model, "model", off[i], e));
+    return ST_OK;
+}
+
+static enum status load_all_added(struct tokenizer *t, const json_t *list, struct err *e) {
+    size_t i;
+    const json_t *a;
+    json_array_foreach(list, i, a) {
+        const json_t *id = json_object_get(a, "id");
+        if (load_added(t, a, json_is_integer(id) ? (int64_t)json_integer_value(id) : -1, e) != ST_OK)
+            return err_note(e, "added_tokens[%zu]", i);
+    }
+    return ST_OK;
+}
+
+/* What the post-processor puts around a text must be tokens. */
+static enum status check_around(const struct tokenizer *t, const struct ids *ids, struct err *e) {
+    for (size_t i = 0; i < ids->len; i++) {
+        size_t n;
+        tokenizer_bytes(t, ids->p[i], &n);
+        if (n == 0) return FAIL(e, ST_INVALID, "post_processor: there is no token %d", ids->p[i]);
+    }
+    return ST_OK;
 }
 
 static enum status load_one_file(struct tokenizer *t, const char *path, struct err *e) {
@@ -201,33 +219,18 @@ static enum status load_one_file(struct tokenizer *t, const char *path, struct e
     if (!json_is_array(merges))
         return FAIL(e, ST_PARSE, "%s: model.merges missing; expected a list (a BPE tokenizer is nothing without)",
                     path);
-    static const char *const off[] = {"dropout",  "unk_token",    "continuing_subword_prefix", "end_of_word_suffix",
-                                      "fuse_unk", "byte_fallback"};
-    enum status st = ST_OK;
-    bool byte_level = false;
-    for (size_t i = 0; i < ARRAY_LEN(off) && st == ST_OK; i++) st = require_off(model, "model", off[i], e);
+    enum status st = check_model(model, e);
     if (st == ST_OK) st = load_normalizer(t, json_object_get(root, "normalizer"), e);
-    if (st == ST_OK) st = load_pre_tokenizer(t, json_object_get(root, "pre_tokenizer"), &byte_level, e);
-    if (st == ST_OK && !byte_level)
-        st = FAIL(e, ST_UNSUPPORTED, "pre_tokenizer: no ByteLevel step; only byte-level BPE is supported");
-    const json_t *decoder = json_object_get(root, "decoder");
-    if (st == ST_OK && decoder && !json_is_null(decoder) && strcmp(type_of(decoder), "ByteLevel") != 0)
-        st = FAIL(e, ST_UNSUPPORTED, "decoder.type: \"%s\" is not supported; expected ByteLevel", type_of(decoder));
-    if (st == ST_OK && !t->split) st = splitter_create(SPLIT_QWEN2, &t->split, e);
+    if (st == ST_OK) st = pretok_load(json_object_get(root, "pre_tokenizer"), &t->pretok, e);
+    if (st == ST_OK) st = check_decoder(json_object_get(root, "decoder"), e);
+    if (st == ST_OK) st = postproc_load(json_object_get(root, "post_processor"), &t->before, &t->after, e);
     if (st == ST_OK) st = load_vocab(t, vocab, e);
     if (st == ST_OK) st = load_merges(t, merges, e);
     if (st == ST_OK) st = bpe_finish(&t->bpe, e);
     t->bpe.whole_words = json_is_true(json_object_get(model, "ignore_merges"));
-    size_t i;
-    const json_t *a;
-    if (st == ST_OK) json_array_foreach(json_object_get(root, "added_tokens"), i, a) {
-            const json_t *id = json_object_get(a, "id");
-            st = load_added(t, a, json_is_integer(id) ? (int64_t)json_integer_value(id) : -1, e);
-            if (st != ST_OK) {
-                err_note(e, "added_tokens[%zu]", i);
-                break;
-            }
-        }
+    if (st == ST_OK) st = load_all_added(t, json_object_get(root, "added_tokens"), e);
+    if (st == ST_OK) st = check_around(t, &t->before, e);
+    if (st == ST_OK) st = check_around(t, &t->after, e);
     return st == ST_OK ? ST_OK : err_note(e, "%s", path);
 }
 
@@ -250,6 +253,28 @@ static enum status load_merges_txt(struct tokenizer *t, const char *path, struct
     return ST_OK;
 }
 
+/* This layout does not say how text is cut; the class of the tokenizer does. Qwen2's need none. */
+static enum status choose_by_class(struct tokenizer *t, const json_t *config, const char *where, struct err *e) {
+    static const struct {
+        const char *name, *pattern;
+        bool nfc;
+    } classes[] = {{"Qwen2Tokenizer", SPLIT_QWEN2, true},
+                   {"Qwen2TokenizerFast", SPLIT_QWEN2, true},
+                   {"GPT2Tokenizer", SPLIT_GPT2, false},
+                   {"GPT2TokenizerFast", SPLIT_GPT2, false}};
+    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+    if (!name) name = classes[0].name;
+    for (size_t i = 0; i < ARRAY_LEN(classes); i++) {
+        if (strcmp(name, classes[i].name) != 0) continue;
+        t->nfc = classes[i].nfc;
+        return pretok_pattern(classes[i].pattern, &t->pretok, e);
+    }
+    return FAIL(e, ST_UNSUPPORTED,
+                "%s: tokenizer_class: \"%s\" is not supported without a tokenizer.json; save_pretrained() of its "
+                "tokenizer in transformers writes one",
+                where, name);
+}
+
 static enum status load_two_files(struct tokenizer *t, const char *dir, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     CLEANUP_JSON json_t *vocab = NULL, *config = NULL;
@@ -260,13 +285,12 @@ static enum status load_two_files(struct tokenizer *t, const char *dir, struct e
     str_addf(&path, "%s/merges.txt", dir);
     TRY(load_merges_txt(t, path.p, e));
     if (bpe_finish(&t->bpe, e) != ST_OK) return err_note(e, "%s/vocab.json", dir);
-    /* This layout does not say how text is cut; the models that come in it are Qwen2's. */
-    t->nfc = true;
-    TRY(splitter_create(SPLIT_QWEN2, &t->split, e));
     str_clear(&path);
     str_addf(&path, "%s/tokenizer_config.json", dir);
-    if (!fs_is_file(path.p)) return ST_OK;
-    TRY(read_json(path.p, &config, e));
+    const bool configured = fs_is_file(path.p);
+    if (configured) TRY(read_json(path.p, &config, e));
+    TRY(choose_by_class(t, config, path.p, e));
+    if (!configured) return ST_OK;
     const char *key;
     json_t *v;
     json_object_foreach(json_object_get(config, "added_tokens_decoder"), key, v) {
@@ -275,26 +299,6 @@ static enum status load_two_files(struct tokenizer *t, const char *dir, struct e
         if (load_added(t, v, id, e) != ST_OK) return err_note(e, "%s: added_tokens_decoder[\"%s\"]", path.p, key);
     }
     return ST_OK;
-}
-
-static int longer_first(const void *a, const void *b, void *ctx) {
-    const struct bpe *bpe = ctx;
-    const struct bpe_token *x = &bpe->tok[*(const int32_t *)a], *y = &bpe->tok[*(const int32_t *)b];
-    if (x->n != y->n) return x->n > y->n ? -1 : 1;
-    return memcmp(x->p, y->p, x->n);
-}
-
-static void index_added(struct tokenizer *t) {
-    struct bpe *b = &t->bpe;
-    for (int32_t id = 0; id < b->n_tok; id++) t->n_added += b->tok[id].added;
-    t->added = xcalloc(t->n_added + 1, sizeof *t->added);
-    size_t n = 0;
-    for (int32_t id = 0; id < b->n_tok; id++) {
-        if (!b->tok[id].added) continue;
-        t->added[n++] = id;
-        t->added_starts[(unsigned char)b->tok[id].p[0]] = true;
-    }
-    qsort_r(t->added, t->n_added, sizeof *t->added, longer_first, b);
 }
 
 enum status tokenizer_open(const char *dir, struct tokenizer **out, struct err *e) {
@@ -311,11 +315,12 @@ enum status tokenizer_open(const char *dir, struct tokenizer **out, struct err *
         st = load_two_files(t, dir, e);
     else
         st = FAIL(e, ST_IO, "%s: no tokenizer: expected tokenizer.json, or vocab.json and merges.txt", dir);
+    if (st == ST_OK) st = added_finish(&t->raw, e);
+    if (st == ST_OK) st = added_finish(&t->normalized, e);
     if (st != ST_OK) {
         tokenizer_close(t);
         return st;
     }
-    index_added(t);
     *out = t;
     return ST_OK;
 }
@@ -323,8 +328,11 @@ enum status tokenizer_open(const char *dir, struct tokenizer **out, struct err *
 void tokenizer_close(struct tokenizer *t) {
     if (!t) return;
     bpe_free(&t->bpe);
-    splitter_free(t->split);
-    free(t->added);
+    pretok_free(t->pretok);
+    added_free(&t->raw);
+    added_free(&t->normalized);
+    ids_free(&t->before);
+    ids_free(&t->after);
     str_free(&t->normal);
     free(t);
 }
@@ -333,65 +341,81 @@ int32_t tokenizer_vocab(const struct tokenizer *t) { return t->bpe.n_tok; }
 
 /* ---- encoding -----------------------------------------------------------------------------------------------------*/
 
+/* Where the ids go. */
 struct sink {
-    struct bpe *bpe;
+    struct tokenizer *t;
+    bool specials;
     struct ids *out;
 };
 
 static void encode_word(void *ctx, const char *p, size_t n) {
     struct sink *s = ctx;
     for (; n > MAX_WORD_BYTES; p += MAX_WORD_BYTES, n -= MAX_WORD_BYTES) /* bounds the scratch memory */
-        bpe_word(s->bpe, p, MAX_WORD_BYTES, s->out);
-    bpe_word(s->bpe, p, n, s->out);
+        bpe_word(&s->t->bpe, p, MAX_WORD_BYTES, s->out);
+    bpe_word(&s->t->bpe, p, n, s->out);
 }
 
-/* Text without added tokens. Bytes that are no UTF-8 are words of their own: they survive decoding as they are. */
-static void encode_plain(struct tokenizer *t, const char *p, size_t n, struct ids *out) {
-    struct sink sink = {&t->bpe, out};
+/* Well-formed text in its normal form, or a token that was found in it. */
+static void encode_normal(void *ctx, const char *p, size_t n, int32_t id) {
+    struct sink *s = ctx;
+    if (id >= 0)
+        ids_add(s->out, id);
+    else
+        pretok_run(s->t->pretok, p, n, encode_word, s);
+}
+
+static void encode_well_formed(struct sink *s, const char *p, size_t n) {
+    struct tokenizer *t = s->t;
+    if (t->nfc && !unicode_is_plain(p, n)) {
+        str_clear(&t->normal);
+        unicode_nfc(p, n, &t->normal);
+        p = t->normal.p;
+        n = t->normal.len;
+    }
+    if (s->specials)
+        added_run(&t->normalized, p, n, encode_normal, s);
+    else
+        encode_normal(s, p, n, -1);
+}
+
+/* Any text, or a token that was found in it. Bytes that are no UTF-8 are words of their own: they survive decoding as
+ * they are. */
+static void encode_raw(void *ctx, const char *p, size_t n, int32_t id) {
+    struct sink *s = ctx;
+    if (id >= 0) {
+        ids_add(s->out, id);
+        return;
+    }
     while (n) {
         size_t good = utf8_valid_prefix(p, n), bad = 0;
-        if (good && t->nfc && !unicode_is_plain(p, good)) {
-            str_clear(&t->normal);
-            unicode_nfc(p, good, &t->normal);
-            splitter_run(t->split, t->normal.p, t->normal.len, encode_word, &sink);
-        } else if (good) {
-            splitter_run(t->split, p, good, encode_word, &sink);
-        }
+        if (good) encode_well_formed(s, p, good);
         while (good + bad < n && utf8_char_len(p + good + bad, n - good - bad) == 0) bad++;
-        if (bad) encode_word(&sink, p + good, bad);
+        if (bad) encode_word(s, p + good, bad);
         p += good + bad;
         n -= good + bad;
     }
 }
 
-/* The longest added token at the start of p[0..n), or -1. */
-static int32_t added_at(const struct tokenizer *t, const char *p, size_t n) {
-    if (!t->added_starts[(unsigned char)p[0]]) return -1;
-    for (size_t i = 0; i < t->n_added; i++) {
-        const struct bpe_token *a = &t->bpe.tok[t->added[i]];
-        if (a->n <= n && memcmp(a->p, p, a->n) == 0) return t->added[i];
-    }
-    return -1;
+void tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool specials, struct ids *out) {
+    struct sink s = {t, specials, out};
+    if (specials)
+        added_run(&t->raw, text, n, encode_raw, &s);
+    else
+        encode_raw(&s, text, n, -1);
 }
 
-void tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool specials, struct ids *out) {
-    if (!specials) {
-        encode_plain(t, text, n, out);
-        return;
-    }
-    size_t done = 0;
-    for (size_t i = 0; i < n;) {
-        int32_t id = added_at(t, text + i, n - i);
-        if (id < 0) {
-            i++;
-            continue;
-        }
-        encode_plain(t, text + done, i - done, out);
-        ids_add(out, id);
-        done = i += t->bpe.tok[id].n;
-    }
-    encode_plain(t, text + done, n - done, out);
+static void add_ids(struct ids *out, const struct ids *more) {
+    for (size_t i = 0; i < more->len; i++) ids_add(out, more->p[i]);
 }
+
+void tokenizer_encode_whole(struct tokenizer *t, const char *text, size_t n, bool specials, struct ids *out) {
+    add_ids(out, &t->before);
+    tokenizer_encode(t, text, n, specials, out);
+    add_ids(out, &t->after);
+}
+
+const struct ids *tokenizer_before(const struct tokenizer *t) { return &t->before; }
+const struct ids *tokenizer_after(const struct tokenizer *t) { return &t->after; }
 
 /* ---- decoding -----------------------------------------------------------------------------------------------------*/
 
@@ -404,12 +428,15 @@ const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n) {
     return t->bpe.tok[id].p;
 }
 
+bool tokenizer_special(const struct tokenizer *t, int32_t id) {
+    return id >= 0 && id < t->bpe.n_tok && t->bpe.tok[id].p && t->bpe.tok[id].special;
+}
+
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct str *out) {
     for (size_t i = 0; i < n; i++) {
         size_t len;
         const char *p = tokenizer_bytes(t, ids[i], &len);
-        if (skip_special && len && t->bpe.tok[ids[i]].special) continue;
-        str_add(out, p, len);
+        if (!skip_special || !tokenizer_special(t, ids[i])) str_add(out, p, len);
     }
 }
 

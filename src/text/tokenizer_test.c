@@ -166,8 +166,9 @@ static void added_tokens(void **state) {
 struct words {
     struct str joined;
 };
-static void join_word(void *ctx, const char *p, size_t n) {
+static void join_word(void *ctx, const char *p, size_t n, bool match) {
     struct words *w = ctx;
+    (void)match;
     str_addc(&w->joined, '[');
     str_add(&w->joined, p, n);
     str_addc(&w->joined, ']');
@@ -197,7 +198,7 @@ static void splitting(void **state) {
     check_split("\\w+", "a\u0345z\u203f.b\u2460w\u00b2", "[a\u0345z\u203f][.][b][\u2460][w\u00b2]");
     check_split("[^\\w.]+", "a\u0345\u203f.\u00b2\u2460", "[a\u0345\u203f.][\u00b2\u2460]");
     check_split("\\bor\\b", "or or\u0345 \u00b2or", "[or][ or\u0345 \u00b2or]");
-    check_split("b*", "abbac", "[a][bb][ac]"); /* empty matches are no words, gaps are */
+    check_split("b*", "abbac", "[a][bb][a][c]"); /* an empty match is no word, and parts a gap */
     struct err e = {0};
     struct splitter *s;
     assert_int_equal(splitter_create("a(b", &s, &e), ST_PARSE);
@@ -324,12 +325,18 @@ static void loading_errors(void **state) {
         {xstrdup("{\"model\":{\"type\":\"BPE\",\"merges\":[]}}"), "model.vocab missing"},
         {make_json("\"normalizer\":{\"type\":\"NFKC\"}," PRE_NONE, NULL, 0, "[]", ""), "NFKC"},
         {make_json("\"pre_tokenizer\":{\"type\":\"Metaspace\"},", NULL, 0, "[]", ""), "Metaspace"},
+        {make_json(PRE_NONE "\"decoder\":{\"type\":\"Fuse\"},", NULL, 0, "[]", ""), "Fuse"},
+        {make_json(PRE_NONE "\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"b\",9],\"cls\":[\"a\",400]},",
+                   NULL, 0, "[]", ""),
+         "post_processor: there is no token 400"},
+        {xstrdup("{\"model\":{\"byte_fallback\":true,\"vocab\":{},\"merges\":[]}}"), "model.byte_fallback"},
+        {xstrdup("{\"model\":{\"end_of_word_suffix\":\"</w>\",\"vocab\":{},\"merges\":[]}}"),
+         "model.end_of_word_suffix"},
         {make_json("", NULL, 0, "[]", ""), "no ByteLevel"},
         {make_json(PRE_NONE, NULL, 0, "[\"a b\"]", ""), "merges[0]"},
         {make_json(PRE_NONE, NULL, 0, "[\"a\"]", ""), "one space"},
         {make_json(PRE_NONE, NULL, 0, "[7]", ""), "merges[0]: expected"},
         {make_json(PRE_NONE, NULL, 0, "[]", "{\"id\":65,\"content\":\"zz\"}"), "id 65 is given to \"A\" and to \"zz\""},
-        {make_json(PRE_NONE, NULL, 0, "[]", "{\"id\":300,\"content\":\"zz\",\"lstrip\":true}"), "lstrip"},
         {make_json(PRE_NONE, NULL, 0, "[]", "{\"content\":\"zz\"}"), "added_tokens[0]: id"},
         {make_json(PRE_NONE, NULL, 0, "[]", "{\"id\":99999999,\"content\":\"zz\"}"), "99999999"},
         {no_byte, "0x41"},
@@ -349,6 +356,83 @@ static void loading_errors(void **state) {
     assert_non_null(strstr(e.msg, "/nonexistent"));
     assert_int_not_equal(open_text("vocab.json", "{\"a\":0}", &t, &e), ST_OK); /* merges.txt is missing */
     assert_non_null(strstr(e.msg, "merges.txt"));
+}
+
+/* The layout of two files says by its class how text is cut. */
+static void two_files(void **state) {
+    (void)state;
+    char dir[] = "/tmp/tokenizer_test.XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    CLEANUP_STR struct str path = STR_INIT, vocab = STR_INIT;
+    for (int b = 0; b < 256; b++)
+        str_addf(&vocab, "%s\"\\u%04x\":%d", b ? "," : "{", bytelevel_char((unsigned char)b), b);
+    str_adds(&vocab, ",\"12\":256}");
+    static const struct {
+        const char *class;
+        int n; /* ids of "e\u0301" and of "12" */
+    } cases[] = {{NULL, 4}, {"\"Qwen2TokenizerFast\"", 4}, {"\"GPT2Tokenizer\"", 4}, {"\"CodeLlamaTokenizer\"", 0}};
+    static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
+    struct err e = {0};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        CLEANUP_STR struct str config = STR_INIT;
+        str_addf(&config, "{\"tokenizer_class\":%s}", cases[i].class ? cases[i].class : "null");
+        const char *const texts[] = {vocab.p, "#version: 0.2\n1 2\n", config.p};
+        for (size_t k = 0; k < 3; k++) {
+            str_clear(&path);
+            str_addf(&path, "%s/%s", dir, names[k]);
+            assert_int_equal(fs_write_atomic(path.p, texts[k], strlen(texts[k]), &e), ST_OK);
+        }
+        struct tokenizer *t;
+        const enum status st = tokenizer_open(dir, &t, &e);
+        if (cases[i].n == 0) {
+            assert_int_equal(st, ST_UNSUPPORTED);
+            assert_non_null(strstr(e.msg, "CodeLlamaTokenizer"));
+            continue;
+        }
+        assert_int_equal(st, ST_OK);
+        if (i < 2)
+            CHECK_IDS(t, "e\u030112", false, 0xc3, 0xa9, '1', '2'); /* NFC, and each digit alone */
+        else
+            CHECK_IDS(t, "e\u030112", false, 'e', 0xcc, 0x81, 256);
+        tokenizer_close(t);
+    }
+    assert_int_equal(fs_remove(dir, &e), ST_OK);
+}
+
+/* Beginning-of-text and the like, only where they are asked for; words that are tokens. */
+static void whole_texts(void **state) {
+    (void)state;
+    const char *tokens[] = {"abc", "ab"};
+    char *js =
+        make_json("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<x>\"}},"
+                  "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<x>\":{\"ids\":[300]}}}," PRE_NONE,
+                  tokens, 2, "[\"a b\"]", "{\"id\":300,\"content\":\"<x>\",\"special\":true}");
+    CLEANUP_STR struct str whole = STR_INIT;
+    str_adds(&whole, js);
+    struct tokenizer *t = open_json(js);
+    struct ids ids = {0};
+    tokenizer_encode_whole(t, "<x>abc", 6, true, &ids);
+    const int32_t with[] = {300, 300, 257, 'c'}, without[] = {300, '<', 'x', '>', 257, 'c'};
+    assert_int_equal(ids.len, 4);
+    assert_memory_equal(ids.p, with, sizeof with);
+    ids.len = 0;
+    tokenizer_encode_whole(t, "<x>abc", 6, false, &ids);
+    assert_int_equal(ids.len, 6);
+    assert_memory_equal(ids.p, without, sizeof without);
+    CHECK_IDS(t, "abc", true, 257, 'c');
+    assert_int_equal(tokenizer_before(t)->len, 1);
+    assert_int_equal(tokenizer_after(t)->len, 0);
+    ids_free(&ids);
+    tokenizer_close(t);
+    /* A word that is a token of the vocabulary; one that was only added is none. */
+    const char *model = strstr(whole.p, "\"model\":{");
+    CLEANUP_STR struct str ignoring = STR_INIT;
+    str_add(&ignoring, whole.p, (size_t)(model - whole.p));
+    str_addf(&ignoring, "\"model\":{\"ignore_merges\":true,%s", model + strlen("\"model\":{"));
+    t = open_json(str_steal(&ignoring));
+    CHECK_IDS(t, "abc", true, 256);
+    CHECK_IDS(t, "<x>", false, '<', 'x', '>');
+    tokenizer_close(t);
 }
 
 /* ---- with the Qwen2 vocabulary ------------------------------------------------------------------------------------*/
@@ -413,6 +497,8 @@ int main(void) {
         cmocka_unit_test(any_bytes_round_trip),
         cmocka_unit_test(long_words_are_fast),
         cmocka_unit_test(loading_errors),
+        cmocka_unit_test(two_files),
+        cmocka_unit_test(whole_texts),
         cmocka_unit_test(qwen2_golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

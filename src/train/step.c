@@ -5,17 +5,18 @@
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "train/follow.h"
 
 enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
                          struct err *e) {
-    int n;
-    int64_t floats;
-    const struct param *p = model_params(m, &n);
+    const struct train_set s = model_train_set(m, adapter);
+    *out = NULL;
+    if (!s.g) return FAIL(e, ST_INVALID, "adapter %d is not prepared for training (model_adapter_prepare)", adapter);
     struct trainer *t = *out = xcalloc(1, sizeof *t);
-    *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .train_tokens = train_tokens};
-    (void)model_grad_slab(m, &floats);
-    enum status st = adamw_create(model_backend(m), p, n, &t->opt, e);
-    if (st == ST_OK) st = fold_open(c, model_backend(m), floats, &t->sum, e);
+    *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .base = s.base, .train_tokens = train_tokens};
+    t->leaves = xcalloc((size_t)c->size, sizeof *t->leaves);
+    enum status st = adamw_create(model_backend(m), s.param, s.n, &t->opt, e);
+    if (st == ST_OK) st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
     if (st == ST_OK) return ST_OK;
     trainer_close(t);
     *out = NULL;
@@ -26,6 +27,8 @@ void trainer_close(struct trainer *t) {
     if (!t) return;
     adamw_free(t->opt);
     fold_close(t->sum);
+    free(t->leaves);
+    rest_free(t->rest);
     arena_free(&t->datums);
     arena_free(&t->parts);
     arena_free(&t->micro);
@@ -158,22 +161,29 @@ static int micro_end(const struct trainer *t, const struct datum_part *parts, in
 struct micro {
     struct train_batch batch;
     float *logp, *entropy, *g;
-    int begin, end;
+    const struct datum_part *parts; /* [n_parts] */
+    int n_parts, begin, end;
 };
 
-static void micro_build(struct arena *memory, const struct datum *d, const struct datum_part *parts, int n, int adapter,
-                        struct micro *b) {
-    int64_t T = 0, N = 0, S = 0;
-    *b = (struct micro){.begin = parts[0].begin, .end = parts[n - 1].end};
-    for (int i = 0; i < n; i++) T += parts[i].rows;
-    for (int i = b->begin; i < b->end; i++) N += targets_of(&d[i]);
-    arena_reset(memory);
+/* What is known of a micro-batch without its rows, and room for what comes of its targets. */
+static void micro_outline(struct arena *memory, const struct datum *d, const struct datum_part *parts, int n,
+                          struct micro *b) {
+    *b = (struct micro){.begin = parts[0].begin, .end = parts[n - 1].end, .parts = parts, .n_parts = n};
+    for (int i = 0; i < n; i++) b->batch.T += parts[i].rows;
+    for (int i = b->begin; i < b->end; i++) b->batch.N += targets_of(&d[i]);
+    b->logp = arena_array(memory, float, b->batch.N);
+    b->entropy = arena_array(memory, float, b->batch.N);
+    b->g = arena_array(memory, float, b->batch.N);
+}
+
+/* Lays out the rows of a micro-batch that has its outline. */
+static void micro_build(struct arena *memory, const struct datum *d, int adapter, struct micro *b) {
+    const struct datum_part *parts = b->parts;
+    const int n = b->n_parts;
+    int64_t T = b->batch.T, N = b->batch.N, S = 0;
     int32_t *ids = arena_array(memory, int32_t, T), *rows = arena_array(memory, int32_t, N),
             *targets = arena_array(memory, int32_t, N);
     struct segment *seg = arena_array(memory, struct segment, n + b->end - b->begin);
-    b->logp = arena_array(memory, float, N);
-    b->entropy = arena_array(memory, float, N);
-    b->g = arena_array(memory, float, N);
     T = N = 0;
     for (int i = 0; i < n; i++) {
         const int64_t prompt = d[parts[i].begin].prompt, start = T, prompt_seg = S;
@@ -204,9 +214,9 @@ static void hand_out(const struct micro *b, const struct datum *d) {
 /* ---- forward and backward -----------------------------------------------------------------------------------------*/
 
 /* What stopped the step, and where it began as far as that can be seen. */
-static enum status not_finite(struct model *m, const char *what, int64_t step, struct err *e) {
+static enum status not_finite(const struct trainer *t, const char *what, int64_t step, struct err *e) {
     char where[400] = "weights, activations and gradients are finite";
-    model_find_nonfinite(m, FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS, where, sizeof where);
+    model_find_nonfinite(t->model, t->adapter, FIND_WEIGHTS | FIND_ACTIVATIONS | FIND_GRADIENTS, where, sizeof where);
     return FAIL(e, ST_FAILED, "%s is not finite at optimizer step %lld: %s", what, (long long)step, where);
 }
 
@@ -237,11 +247,16 @@ static void datum_grad(const struct train_call *c, const struct datum *d, const 
     }
 }
 
-static enum status micro_train(struct trainer *t, const struct train_call *c, const struct datum *d, struct micro *b,
-                               struct train_stats *s, struct err *e) {
+static enum status micro_forward(const struct trainer *t, const struct train_call *c, struct micro *b, struct err *e) {
     TRY(model_forward(t->model, &b->batch, b->logp, b->entropy, NULL, e));
     for (int64_t i = 0; i < b->batch.N; i++)
-        if (!isfinite(b->logp[i])) return not_finite(t->model, "the log-probability of a token", c->step, e);
+        if (!isfinite(b->logp[i])) return not_finite(t, "the log-probability of a token", c->step, e);
+    return ST_OK;
+}
+
+/* From log-probabilities to d loss / d log-probability, and to what the statistics want. */
+static enum status micro_losses(const struct train_call *c, const struct datum *d, struct micro *b,
+                                struct train_stats *s, struct err *e) {
     hand_out(b, d);
     const double earlier = s->kl_before;
     int64_t at = 0;
@@ -255,37 +270,91 @@ static enum status micro_train(struct trainer *t, const struct train_call *c, co
                     "and training must agree bit for bit",
                     s->kl_before);
     s->rows += b->batch.T;
-    int64_t floats;
-    model_zero_grad(t->model);
-    TRY(model_backward(t->model, &b->batch, b->g, e));
-    fold_add(t->sum, model_grad_slab(t->model, &floats));
     return ST_OK;
+}
+
+/* A leaf: the gradient of this micro-batch alone, in the set's slab. */
+static enum status micro_leaf(struct trainer *t, const struct micro *b, struct err *e) {
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(t->model);
+    be->mem_zero(be, set.g, (size_t)set.n_g * sizeof(float));
+    return model_backward(t->model, &b->batch, b->g, e);
+}
+
+/* What the rank does with its own micro-batch of a round; c NULL: log-probabilities alone. */
+static enum status micro_work(struct trainer *t, struct model *m, int adapter, const struct train_call *c,
+                              const struct datum *d, struct micro *b, struct train_stats *s, struct err *e) {
+    struct backend *be = model_backend(m);
+    micro_build(&t->micro, d, adapter, b);
+    if (t->border) {
+        if (be->sync) TRY(be->sync(be, e));
+        t->border(t->border_ctx);
+    }
+    if (!c) {
+        b->batch.forward_only = true;
+        return model_forward(m, &b->batch, b->logp, NULL, NULL, e);
+    }
+    TRY(micro_forward(t, c, b, e));
+    TRY(micro_losses(c, d, b, s, e));
+    return micro_leaf(t, b, e);
+}
+
+/* The log-probabilities, and for training the entropies, of each rank's micro-batch become everybody's. */
+static enum status share(struct comm *c, struct micro *b, int n, bool entropy, struct err *e) {
+    for (int r = 0; r < n && c->size > 1; r++) {
+        const size_t bytes = (size_t)b[r].batch.N * sizeof(float);
+        TRY(c->bcast(c, r, b[r].logp, bytes, e));
+        if (entropy) TRY(c->bcast(c, r, b[r].entropy, bytes, e));
+    }
+    return ST_OK;
+}
+
+/* A round: the next n micro-batches, at most one a rank, rank r having the r-th. What the statistics add up they add up
+ * on every rank, from the first token to the last, so that their bits do not depend on who computed what. */
+static enum status micro_round(struct trainer *t, struct model *m, int adapter, const struct train_call *c,
+                               const struct datum *d, struct micro *b, int n, struct train_stats *s, struct err *e) {
+    struct comm *comm = t->comm;
+    struct micro *mine = comm->rank < n ? &b[comm->rank] : NULL;
+    struct train_stats unread = {0};
+    const bool alone = comm->size == 1;
+    enum status st = ST_OK;
+    if (mine) st = explain_memory(t, micro_work(t, m, adapter, c, d, mine, alone ? s : &unread, e), e);
+    if (!alone) TRY(comm_agree(comm, st, e));
+    TRY(st);
+    TRY(share(comm, b, n, c != NULL, e));
+    for (int r = 0; r < n; r++) {
+        if (!c) hand_out(&b[r], d);
+        if (c && !alone) TRY(micro_losses(c, d, &b[r], s, e));
+        if (c) t->leaves[r]++;
+    }
+    return c ? fold_add(t->sum, mine ? model_train_set(t->model, t->adapter).g : NULL, n, e) : ST_OK;
 }
 
 /* All micro-batches of a call. c NULL: log-probabilities alone. */
 static enum status micro_batches(struct trainer *t, struct model *m, int adapter, const struct train_call *c,
                                  const struct datum *d, int n, struct train_stats *s, struct err *e) {
-    struct backend *be = model_backend(m);
     arena_reset(&t->parts);
     struct datum_part *parts = arena_array(&t->parts, struct datum_part, n);
+    struct micro *b = arena_array(&t->parts, struct micro, t->comm->size);
     const int n_parts = cut(t, d, n, parts);
-    for (int i = 0, next; i < n_parts; i = next) {
-        struct micro b;
-        next = micro_end(t, parts, i, n_parts);
-        micro_build(&t->micro, d, parts + i, next - i, adapter, &b);
-        if (t->border) {
-            if (be->sync) TRY(be->sync(be, e));
-            t->border(t->border_ctx);
+    for (int i = 0; i < n_parts;) {
+        int ranks = 0;
+        arena_reset(&t->micro);
+        for (int next; i < n_parts && ranks < t->comm->size; i = next) {
+            next = micro_end(t, parts, i, n_parts);
+            micro_outline(&t->micro, d, parts + i, next - i, &b[ranks++]);
         }
-        if (c) {
-            TRY(explain_memory(t, micro_train(t, c, d, &b, s, e), e));
-            continue;
-        }
-        b.batch.forward_only = true;
-        TRY(explain_memory(t, model_forward(m, &b.batch, b.logp, NULL, NULL, e), e));
-        hand_out(&b, d);
+        TRY(micro_round(t, m, adapter, c, d, b, ranks, s, e));
     }
     return ST_OK;
+}
+
+/* The parameters are those that the trainer was opened for. */
+static enum status check_prepared(const struct trainer *t, struct err *e) {
+    const struct train_set s = model_train_set(t->model, t->adapter);
+    if (t->rest) return FAIL(e, ST_INVALID, "the trainer of adapter %d is at rest (trainer_wake)", t->adapter);
+    if (s.g && s.base == t->base) return ST_OK;
+    return FAIL(e, ST_INVALID, "adapter %d is not prepared for training any more", t->adapter);
 }
 
 static void begin(struct trainer *t) {
@@ -304,7 +373,9 @@ static enum status check_datums(const struct trainer *t, const struct train_call
 
 enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
                              struct train_stats *stats, struct err *e) {
-    TRY(comm_agree(t->comm, check_datums(t, c, d, n, e), e)); /* all ranks refuse, or none */
+    TRY(check_prepared(t, e));
+    TRY(check_datums(t, c, d, n, e));
+    TRY(follow_tell_accumulate(t, c, d, n, e));
     begin(t);
     return comm_agree(t->comm, micro_batches(t, t->model, t->adapter, c, d, n, stats, e), e);
 }
@@ -312,6 +383,7 @@ enum status train_accumulate(struct trainer *t, const struct train_call *c, cons
 enum status train_forward(struct trainer *t, struct model *m, int adapter, const struct datum *d, int n,
                           struct err *e) {
     for (int i = 0; i < n; i++) TRY(check_shape(model_cfg(m), &d[i], i, e));
+    TRY(follow_tell_forward(t, m, adapter, d, n, e));
     return micro_batches(t, m, adapter, NULL, d, n, NULL, e);
 }
 
@@ -319,15 +391,100 @@ void train_forget(struct trainer *t) { t->begun = false; }
 
 enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c, double max_grad_norm, int64_t step,
                                  double *grad_norm, struct err *e) {
-    int n;
-    const struct param *p = model_params(t->model, &n);
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(t->model);
+    TRY(check_prepared(t, e));
+    TRY(follow_tell_step(t, c, max_grad_norm, step, e));
     begin(t);
-    int64_t floats;
-    fold_end(t->sum, model_grad_slab(t->model, &floats));
-    const double norm = *grad_norm = model_grad_norm(t->model);
-    if (!isfinite(norm)) return not_finite(t->model, "the gradient", step, e);
-    adamw_step(t->opt, p, n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1, false);
-    model_params_changed(t->model);
+    TRY(fold_end(t->sum, set.g, e));
+    const double norm = *grad_norm = sqrt(be->sum_squares(be, set.g, set.n_g));
+    if (!isfinite(norm)) return not_finite(t, "the gradient", step, e);
+    adamw_step(t->opt, set.param, set.n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1,
+               false);
+    if (set.base)
+        model_params_changed(t->model);
+    else
+        model_adapter_changed(t->model, t->adapter);
     train_forget(t);
+    return ST_OK;
+}
+
+/* ---- at rest ------------------------------------------------------------------------------------------------------*/
+
+/* What a trainer has beside each parameter of its set: as many arrays of the same size. */
+enum { MOMENT_1, MOMENT_2, SUM, KINDS };
+static const char *const kinds[KINDS] = {"m", "v", "sum"};
+
+/* The arrays that rest, as parameters: of each kind one for each parameter. */
+static int rest_list(const struct trainer *t, struct arena *names, struct param **out) {
+    const struct train_set s = model_train_set(t->model, t->adapter);
+    const int n_kinds = t->rest_sum ? KINDS : SUM;
+    struct param *p = *out = arena_array(names, struct param, n_kinds * s.n);
+    for (int k = 0; k < n_kinds; k++)
+        for (int i = 0; i < s.n; i++) {
+            float *const at[KINDS] = {t->opt->m[i], t->opt->v[i], fold_sum(t->sum) + (s.param[i].g - s.g)};
+            *p = s.param[i];
+            p->name = arena_printf(names, "%s.%s", kinds[k], s.param[i].name);
+            (p++)->w = at[k];
+        }
+    return n_kinds * s.n;
+}
+
+static void give_memory(struct trainer *t) {
+    adamw_free(t->opt);
+    fold_close(t->sum);
+    t->opt = NULL;
+    t->sum = NULL;
+    model_adapter_release(t->model, t->adapter);
+}
+
+static enum status take_memory(struct trainer *t, struct err *e) {
+    struct backend *be = model_backend(t->model);
+    TRY(model_adapter_wake(t->model, t->adapter, e));
+    TRY(model_adapter_prepare(t->model, t->adapter, e));
+    const struct train_set s = model_train_set(t->model, t->adapter);
+    TRY(adamw_create(be, s.param, s.n, &t->opt, e));
+    TRY(fold_open(t->comm, be, s.n_g, &t->sum, e));
+    fold_begin(t->sum);
+    return ST_OK;
+}
+
+enum status trainer_rest(struct trainer *t, const char *path, struct err *e) {
+    struct arena names = ARENA_INIT;
+    struct param *p;
+    if (t->base) return FAIL(e, ST_INVALID, "a trainer of all weights cannot rest, one of an adapter can");
+    if (t->comm->size > 1) return FAIL(e, ST_INVALID, "a trainer of several ranks cannot rest");
+    if (t->rest && rest_path(t->rest))
+        return FAIL(e, ST_INVALID, "the trainer of adapter %d is at rest in %s already", t->adapter,
+                    rest_path(t->rest));
+    if (t->rest) return path ? rest_to_file(t->rest, path, e) : ST_OK;
+    TRY(check_prepared(t, e));
+    t->rest_sum = t->begun;
+    const int n = rest_list(t, &names, &p);
+    const enum status st = rest_store(model_backend(t->model), p, n, path, &t->rest, e);
+    arena_free(&names);
+    TRY(st);
+    t->rest_step = t->opt->step;
+    give_memory(t);
+    return ST_OK;
+}
+
+enum status trainer_wake(struct trainer *t, struct err *e) {
+    struct arena names = ARENA_INIT;
+    struct param *p;
+    if (!t->rest) return ST_OK;
+    enum status st = take_memory(t, e);
+    if (st == ST_OK) {
+        const int n = rest_list(t, &names, &p);
+        st = rest_load(model_backend(t->model), t->rest, p, n, e);
+        arena_free(&names);
+    }
+    if (st != ST_OK) {
+        give_memory(t);
+        return st;
+    }
+    t->opt->step = t->rest_step;
+    rest_free(t->rest);
+    t->rest = NULL;
     return ST_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "dist/fold.h"
+#include "model/rest.h"
 #include "train/adamw.h"
 #include "train/loss.h"
 
@@ -46,14 +47,21 @@ struct train_call {
     bool exact;     /* true: on_policy, a log-probability other than the sampler's is an error */
 };
 
-/* What trains one set of parameters of a model: the optimizer's moments and the memory of micro-batches, which grows to
- * what the largest call needs and then no more. */
+/* What trains one set of parameters of a model: an adapter's, or all of the base's. It owns the optimizer's moments,
+ * the sum of the gradients, and memory on the host that grows to what the largest call needs and then no more. A model
+ * may have a trainer for each of its adapters: they share the memory of activations, and their calls may come in any
+ * order, one at a time. */
 struct trainer {
     struct comm *comm; /* borrowed, as the model is */
     struct model *model;
-    int adapter;          /* whose parameters are trained (ADAPTER_OWN, also where all weights are) */
-    struct adamw *opt;    /* for checkpoints: adamw_save and adamw_load */
-    struct fold *sum;     /* of the leaves since the last step */
+    int adapter;          /* which set: as in model_train_set */
+    bool base;            /* true: the set is all of the base */
+    struct adamw *opt;    /* for checkpoints: adamw_save and adamw_load; NULL at rest */
+    struct fold *sum;     /* of the leaves since the last step; NULL at rest */
+    int64_t *leaves;      /* [ranks] leaves that each rank has computed; who reads them may begin anew at 0 */
+    struct resting *rest; /* NULL: it is awake */
+    int64_t rest_step;    /* opt->step */
+    bool rest_sum;        /* true: a sum of gradients is among what rests */
     int64_t train_tokens; /* rows of a micro-batch at most, where a single datum allows; may be set between calls */
     /* Called before every micro-batch, when the device has done what is queued; NULL: nobody asks. */
     void (*border)(void *ctx);
@@ -62,8 +70,8 @@ struct trainer {
     struct arena datums;       /* for the caller's datums; the trainer does not touch it */
     struct arena parts, micro; /* of a call, of a micro-batch */
 };
-/* The model is prepared (model_train_prepare). Takes memory for the moments and the sum of the gradients, three times
- * that of what is trained; ST_MEMORY: it does not fit. */
+/* The set is prepared (model_train_prepare, model_adapter_prepare), else ST_INVALID. Takes memory for the moments and
+ * the sum of the gradients, three times that of what is trained; ST_MEMORY: it does not fit. */
 enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
                          struct err *e) MUST_USE;
 void trainer_close(struct trainer *t); /* NULL is fine */
@@ -86,5 +94,15 @@ void train_forget(struct trainer *t);
  * finite. step: for that message. */
 enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c, double max_grad_norm, int64_t step,
                                  double *grad_norm, struct err *e) MUST_USE;
+
+/* Moves what it has on the device, the moments and the sum of the gradients if there is one, to host memory (path NULL)
+ * or to a file (docs/formats.md, "Files at rest"), from host memory also to a file, and gives up the adapter's
+ * gradients, which hold nothing between calls. Its weights stay where they are: requests may go through them, and
+ * model_adapter_rest takes them now. ST_INVALID: the set is the base, it rests in a file already, or there are several
+ * ranks. After an error it is as it was. */
+enum status trainer_rest(struct trainer *t, const char *path, struct err *e) MUST_USE;
+/* Brings all of it back, with the adapter's weights where these are at rest, bit for bit: also the gradients of calls
+ * since the last step. Fine where it is awake. After an error the trainer is at rest as it was. */
+enum status trainer_wake(struct trainer *t, struct err *e) MUST_USE;
 
 #endif

@@ -51,16 +51,16 @@ static void record(struct trainer *t, struct texts *x) {
     }
 }
 
-/* All weights, LoRA, LoRA over a base of bfloat16. */
-enum { MODEL_FULL, MODEL_LORA, MODEL_BF16, MODELS };
+/* All weights, LoRA, LoRA with a part for the head, which is the embedding table, LoRA over a base of bfloat16. */
+enum { MODEL_FULL, MODEL_LORA, MODEL_HEAD, MODEL_BF16, MODELS };
 static struct model *open_model(int kind) {
-    if (kind != MODEL_BF16) return tiny_model(1, kind == MODEL_LORA);
-    struct model *m;
+    if (kind == MODEL_FULL || kind == MODEL_LORA) return tiny_model(1, kind == MODEL_LORA);
+    struct model *m = kind == MODEL_HEAD ? tiny_model(1, false) : NULL;
     int n;
-    CHECK(model_init(tiny_config, 1, &(struct model_options){.dtype = "bf16"}, test_backend(), &m, &err));
-    CHECK(model_lora_init(m, 2, 4.0f, 1, &err));
+    if (!m) CHECK(model_init(tiny_config, 1, &(struct model_options){.dtype = "bf16"}, test_backend(), &m, &err));
+    CHECK(model_lora_create(m, &(struct adapter_shape){2, 4.0f, kind == MODEL_HEAD ? 7 : 0}, 1, &err));
     CHECK(model_train_prepare(m, TRAIN_LORA, &err));
-    assert_string_equal(model_dtype(m), "bf16");
+    assert_string_equal(model_dtype(m), kind == MODEL_HEAD ? "f32" : "bf16");
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++) {
         struct rng r = rng_make(1, (uint64_t)i);
@@ -198,7 +198,7 @@ static void gradients_are_those_of_the_losses(void **state) {
     static const char *const losses[] = {CHOICE_NAMES(LOSS_LIST)},
                              *const corrections[] = {CHOICE_NAMES(CORRECTION_LIST)},
                              *const kls[] = {CHOICE_NAMES(KL_LIST)};
-    for (int kind = MODEL_FULL; kind <= MODEL_LORA; kind++) {
+    for (int kind = MODEL_FULL; kind <= MODEL_HEAD; kind++) {
         struct model *m = open_model(kind);
         struct trainer *t = open_trainer(m, 1 << 20);
         struct texts x;

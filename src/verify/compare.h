@@ -19,7 +19,7 @@
  * Rows that are much smaller than the others consist of what is left of them by rounding: `floor` is 1e-2 of their
  * median and more where the reference's own error asks for it. float32 arithmetic in another order stays near 1e-6 of
  * the scale. Where the reference is not finite the output must be the same infinity or any NaN. Integers and bools must
- * be equal. ModelNew backends have the same in rule.py. */
+ * be equal. ModelNew backends have the same rule in compare.py. */
 struct compare_result {
     int64_t different;  /* elements that break a rule */
     int64_t unwritten;  /* of those: still poison */
@@ -29,7 +29,7 @@ struct compare_result {
     double max_error;   /* largest normalised error of finite elements; integers: 0 or 1 */
 };
 
-/* How the outputs of one kind of inputs are judged, as the reference worker measures it (rule.py). */
+/* How the outputs of one kind of inputs are judged, as the reference worker measures it (compare.py). */
 struct compare_limit {
     double noise;   /* normalised error of the float32 reference against float64; 0: none to speak of */
     double floor;   /* share of the rows' median that each row's scale has at least */

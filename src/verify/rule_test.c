@@ -1,5 +1,5 @@
-/* The rule for outputs is written twice: compare.c, for backend c, and worker/kernelrl_worker/rule.py, for the others.
- * Both judge the same tensors of many shapes, types, scales and errors here, and have to agree. */
+/* The rule for outputs is written twice: in compare.c for backend c, and in worker/kernelrl_worker/compare.py for the
+ * others. Both judge the same tensors of many shapes, types, scales and errors here, and have to agree. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -101,7 +101,7 @@ static const char script[] =
     "import struct, sys\n"
     "sys.path.insert(0, sys.argv[2] + '/worker')\n"
     "import torch\n"
-    "from kernelrl_worker import rule\n"
+    "from kernelrl_worker import compare\n"
     "types = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool]\n"
     "data = bytearray(open(sys.argv[1], 'rb').read())\n"
     "at = 0\n"
@@ -113,12 +113,12 @@ static const char script[] =
     "    for _ in range(2):\n"
     "        tensors.append(torch.frombuffer(data, dtype=dtype, count=count, offset=at).clone().view(shape))\n"
     "        at += tensors[0].element_size() * count\n"
-    "    limit = rule.Limit(dtype, *head[8:])\n"
-    "    base = rule.TOLERANCE.get(dtype, 0.0)\n"
+    "    limit = compare.Limit(dtype, *head[8:])\n"
+    "    base = compare.TOLERANCE.get(dtype, 0.0)\n"
     "    floating = dtype.is_floating_point\n"
-    "    r = rule.compare(*tensors, limit.tolerance(dtype) if floating else 0.0, base if compatible else None,\n"
-    "                     rule.Scales(tensors[0], limit))\n"
-    "    print(r['different'], r['not_finite'], r['first'], r['max_error'], rule.row_length(shape))\n";
+    "    r = compare.compare(*tensors, limit.tolerance(dtype) if floating else 0.0, base if compatible else None,\n"
+    "                        compare.Scales(tensors[0], limit))\n"
+    "    print(r['different'], r['not_finite'], r['first'], r['max_error'], compare.row_length(shape))\n";
 
 static void test_two_comparers(void **state) {
     (void)state;

@@ -82,6 +82,17 @@ void verdict_of_trouble(struct verdict *v, enum status st, const struct err *e) 
     VERDICT_SAY(v, "%s", e->msg);
 }
 
+void verdict_of_nothing(struct verdict *v) {
+    *v = (struct verdict){.outcome = OUTCOME_NO_KERNEL, .max_error = (double)NAN};
+    VERDICT_SAY(v, "%s", outcome_text(OUTCOME_NO_KERNEL));
+}
+
+void verdict_flag_problem(struct verdict *v, const struct problem *p) {
+    CLEANUP_STR struct str flags = STR_INIT;
+    problem_flags(p, &flags);
+    snprintf(v->problem_flags, sizeof v->problem_flags, "%s", str_c(&flags));
+}
+
 void verdict_to_json(const struct verdict *v, struct str *out) {
     bool timed = v->speedup > 0;
     char class[2] = {outcome_class(v->outcome), 0};

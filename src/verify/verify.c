@@ -23,14 +23,7 @@
 #include "verify/static_check.h"
 #include "verify/torch/batch.h"
 #include "verify/torch/open.h"
-
-enum { CACHE_SLOTS = 4096 };
-
-struct cache_slot {
-    struct digest key;
-    bool used;
-    struct verdict verdict;
-};
+#include "verify/verdict_cache.h"
 
 struct verifier {
     struct verify_options o;
@@ -40,11 +33,24 @@ struct verifier {
     struct references references;
     struct native_judge judge;
     struct module_judge module; /* ModelNew backends; then worker is not running */
-    struct cache_slot *cache;   /* direct-mapped: a newer verdict replaces an older one */
+    struct verdict_cache *cache;
     char runner[PATH_MAX];
 };
 
 /* ---- opening ---- */
+
+/* The compiler, and Python with PyTorch where answers are in C. Says all that is missing at once. */
+static enum status open_tools(struct verifier *v, struct err *e) {
+    const enum status st =
+        compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e);
+    if (v->o.backend != BACKEND_c) return st;
+    struct err too = {0};
+    const enum status also = refworker_open(&v->worker, v->o.python, v->o.threads, WORKER_REFERENCE, &too);
+    if (st == ST_OK && also != ST_OK) *e = too;
+    if (st == ST_OK || also == ST_OK) return st == ST_OK ? also : st;
+    const struct err first = *e;
+    return FAIL(e, st, "%s. Missing, too: %s", first.msg, too.msg);
+}
 
 enum status verifier_open(const struct verify_options *o, struct verifier **out, struct err *e) {
     struct verifier *v = xcalloc(1, sizeof *v);
@@ -79,17 +85,12 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
         goto fail;
     }
     TRY_GOTO(jail_open(&v->jail, v->o.allow_weaker, e), fail);
-    TRY_GOTO(
-        compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e),
-        fail);
-    if (v->o.backend == BACKEND_c)
-        TRY_GOTO(refworker_open(&v->worker, v->o.python, v->o.threads, WORKER_REFERENCE, e), fail);
-    else
-        TRY_GOTO(module_open(&v->module, &v->o, &v->jail, &v->compiler, e), fail);
+    TRY_GOTO(open_tools(v, e), fail);
+    if (v->o.backend != BACKEND_c) TRY_GOTO(module_open(&v->module, &v->o, &v->jail, &v->compiler, e), fail);
     references_init(&v->references, &v->worker, v->o.trials, v->o.seed);
     v->references.single_input = v->o.single_input;
     v->judge = (struct native_judge){.o = &v->o, .jail = &v->jail, .runner = v->runner, .references = &v->references};
-    v->cache = xcalloc(CACHE_SLOTS, sizeof *v->cache);
+    v->cache = verdict_cache_create();
     *out = v;
     return ST_OK;
 fail:
@@ -104,7 +105,7 @@ void verifier_close(struct verifier *v) {
     refworker_close(&v->worker);
     compiler_close(&v->compiler);
     jail_close(&v->jail);
-    free(v->cache);
+    verdict_cache_free(v->cache);
     free(v);
 }
 
@@ -201,11 +202,6 @@ bool verify_key_matches(const char *hex, const struct problem *p, const char *so
     return digest_matches(hex, s.p, s.len);
 }
 
-/* Slots only: who finds two keys of one slot has each drop the other. */
-static struct cache_slot *cache_slot(struct verifier *v, const struct digest *key) {
-    return &v->cache[hash_bytes(key->hex, sizeof key->hex, 1) % CACHE_SLOTS];
-}
-
 /* Static advice into the verdict. False: it is the verdict. */
 static bool look_at_text(const struct verifier *v, const char *source, struct verdict *out) {
     struct static_findings f;
@@ -229,8 +225,7 @@ static void prepare_work(struct verifier *v, struct verify_work *all, size_t i) 
     w->same_as = -1;
     w->decided = true;
     if (!it->source || !*it->source) {
-        out->outcome = OUTCOME_NO_KERNEL;
-        VERDICT_SAY(out, "%s", outcome_text(OUTCOME_NO_KERNEL));
+        verdict_of_nothing(out);
         return;
     }
     w->key = verify_key(it->problem, it->source);
@@ -239,12 +234,7 @@ static void prepare_work(struct verifier *v, struct verify_work *all, size_t i) 
             w->same_as = (int)k;
             return;
         }
-    const struct cache_slot *slot = cache_slot(v, &w->key);
-    if (!it->again && slot->used && digest_equal(&slot->key, &w->key)) {
-        *out = slot->verdict;
-        out->cached = true;
-        return;
-    }
+    if (!it->again && verdict_cache_find(v->cache, &w->key, out)) return;
     if (!look_at_text(v, it->source, out)) return;
     if (v->o.backend != BACKEND_c) {
         w->is_module = true;
@@ -297,13 +287,7 @@ static void after_compiler(struct verify_work *w) {
 }
 
 void verifier_recall(struct verifier *v, const struct digest *key, const struct verdict *verdict) {
-    const enum outcome o = verdict->outcome;
-    if (strlen(key->hex) + 1 != sizeof key->hex) return;
-    if (verdict->cached || o == OUTCOME_NO_KERNEL || outcome_class(o) == 'I') return;
-    struct cache_slot *slot = cache_slot(v, key);
-    slot->used = true;
-    slot->key = *key;
-    slot->verdict = *verdict;
+    verdict_cache_add(v->cache, key, verdict);
 }
 
 /* Compiles in the background and tests what is ready beside it; then, with the processors to itself, times what was
@@ -350,10 +334,7 @@ static enum status judge_all(struct verifier *v, struct verify_work *all, size_t
 
 /* What a verdict gets behind the judgement. */
 static void settle(struct verify_work *w) {
-    struct verdict *out = &w->item->verdict;
-    CLEANUP_STR struct str flags = STR_INIT;
-    problem_flags(w->item->problem, &flags);
-    snprintf(out->problem_flags, sizeof out->problem_flags, "%s", str_c(&flags));
+    verdict_flag_problem(&w->item->verdict, w->item->problem);
     w->settled = true;
 }
 

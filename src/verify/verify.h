@@ -203,6 +203,8 @@ struct verify_item {
      * other backends it is not; in the caller's thread. NULL: nobody wants to know. */
     void (*judged)(void *ctx, struct verify_item *item);
     void *judged_ctx;
+    const char *place; /* where the answer stands in a run, as text that is like no other's; NULL: nowhere */
+    void *at_judge;    /* of the judge that has the item (judge.h) */
 };
 /* Judges a batch: compiles on all cores and meanwhile tests what is ready, one answer at a time; then times the correct
  * ones with the cores to itself, those of one problem (at most four at once) in turn with eager and with each other.
@@ -225,6 +227,10 @@ void verifier_recall(struct verifier *v, const struct digest *key, const struct 
 /* Makes the verdict one of trouble on our side: OUTCOME_PROBLEM_ERROR where the status says that the problem is at
  * fault (ST_INVALID, ST_PARSE), else OUTCOME_INFRASTRUCTURE. */
 void verdict_of_trouble(struct verdict *v, enum status st, const struct err *e);
+/* The verdict on an answer that holds no kernel: a source that is NULL or empty. */
+void verdict_of_nothing(struct verdict *v);
+/* What is known to be wrong with the problem, into the verdict. */
+void verdict_flag_problem(struct verdict *v, const struct problem *p);
 /* Writes the verdict's message, as printf does. */
 #define VERDICT_SAY(v, ...) snprintf((v)->message, sizeof(v)->message, __VA_ARGS__)
 

@@ -24,7 +24,7 @@
 /* The first of the lanes of torch/case.h, into which no answer can write. */
 #define REFERENCE_LANE 0
 
-/* ---- families of inputs (referee.py says what they are) ---- */
+/* ---- families of inputs (families.py says what they are) ---- */
 
 #define FAMILY_SHIPPED "shipped"
 #define FAMILY_SIGNED "signed"

@@ -18,8 +18,9 @@ static void counted_begin(struct backend *be, uint64_t key) {
     passes.begin(be, key);
 }
 
-static bool adapter_of_noise(struct model *m, int rank, struct err *e) {
-    if (model_lora_init(m, rank, 2.0f * (float)rank, (uint64_t)rank, e) != ST_OK) return false;
+static bool adapter_of_noise(struct model *m, int rank, unsigned parts, struct err *e) {
+    const struct adapter_shape shape = {rank, 2.0f * (float)rank, parts};
+    if (model_lora_create(m, &shape, (uint64_t)rank, e) != ST_OK) return false;
     if (model_train_prepare(m, TRAIN_LORA, e) != ST_OK) return false;
     int n;
     const struct param *p = model_params(m, &n);
@@ -34,8 +35,8 @@ static bool adapter_of_noise(struct model *m, int rank, struct err *e) {
     return true;
 }
 
-/* Samples of the base, the own adapter and two others in one engine, whose steps are recorded: those of each request
- * alone, and the log-probabilities of a training pass. */
+/* Samples of the base, the own adapter, one of the head alone and one of the layers, in one engine, whose steps are
+ * recorded: those of each request alone, and the log-probabilities of a training pass. */
 static bool adapters_mixed(struct backend *gpu, struct err *e) {
     enum { ADAPTERS = 4, PROMPT = 3, NEW = 6, SAMPLES = 2 };
     static const int32_t prompt[PROMPT] = {3, 60, 17};
@@ -46,7 +47,7 @@ static bool adapters_mixed(struct backend *gpu, struct err *e) {
     struct request r[ADAPTERS];
     bool ok = model_init(few_layers, 3, &mo, gpu, &m, e) == ST_OK;
     for (int rank = 5; ok && rank <= 16; rank += 3 + (rank == 8) * 5) { /* 5, 8, 16 */
-        ok = adapter_of_noise(m, rank, e);
+        ok = adapter_of_noise(m, rank, rank == 5 ? ADAPTER_LAYERS : rank == 8 ? ADAPTER_HEAD : 7, e);
         if (ok && rank < 16) (void)model_adapter_keep(m);
     }
     ok = ok && engine_open(m, &(struct engine_options){.max_batch = 16}, &en, e) == ST_OK;
@@ -119,7 +120,7 @@ static bool steps_ahead_same(struct backend *gpu, struct err *e) {
     struct model *m = NULL;
     struct request r[REQUESTS];
     for (int i = 0; i < PROMPT + REQUESTS; i++) prompt[i] = (i * 37 + 11) % 64;
-    bool ok = model_init(few_layers, 5, &mo, gpu, &m, e) == ST_OK && adapter_of_noise(m, 8, e);
+    bool ok = model_init(few_layers, 5, &mo, gpu, &m, e) == ST_OK && adapter_of_noise(m, 8, 7, e);
     for (int i = 0; i < REQUESTS; i++)
         r[i] = (struct request){.prompt = prompt + i,
                                 .n_prompt = PROMPT - i,

@@ -41,7 +41,7 @@ static enum status planned_step(struct planned_run *r, const struct train_plan *
     TRY(model_init(planned_model, 1, &mo, r->be, &r->m, e));
     if (lora) TRY(model_lora_init(r->m, 8, 1, 1, e));
     TRY(model_train_prepare(r->m, lora ? TRAIN_LORA : TRAIN_FULL, e));
-    TRY(comm_open("self", &r->comm, e));
+    TRY(comm_open("self", NULL, &r->comm, e));
     TRY(trainer_open(r->comm, r->m, ADAPTER_OWN, PLANNED_ROWS, &r->trainer, e));
     const struct engine_options eo = {.memory_bytes = p->kv_budget, .max_batch = ENGINE_BATCH_GPU};
     TRY(engine_open(r->m, &eo, &r->en, e));

@@ -870,7 +870,7 @@ static bool recordings_come_and_go(struct backend *gpu) {
 /* A training pass with each layer kept, with all but one computed again, and without the ops that put several steps
  * into one: the same log-probabilities in every way; the gradients of the first two in the same bits, the third's near.
  */
-static bool trains(struct backend *gpu, bool lora, struct err *e) {
+static bool trains(struct backend *gpu, bool lora, unsigned parts, struct err *e) {
     enum { T = 21, N = 140, WAYS = 3, LAYERS = 3 }; /* rows are wanted several times */
     static const char config[] =
         "{\"model_type\":\"qwen2\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"
@@ -896,7 +896,7 @@ static bool trains(struct backend *gpu, bool lora, struct err *e) {
             gpu->logprob_grad16 = NULL, gpu->rmsnorm_back = NULL;
         }
         ok = model_init(config, 3, &mo, gpu, &m, e) == ST_OK &&
-             (lora ? adapter_of_noise(m, 8, e) : model_train_prepare(m, TRAIN_FULL, e) == ST_OK);
+             (lora ? adapter_of_noise(m, 8, parts, e) : model_train_prepare(m, TRAIN_FULL, e) == ST_OK);
         if (ok && way == 0) least = model_activation_bytes(m, T, N, LAYERS);
         ok = ok && model_forward(m, &b, logp[way], NULL, NULL, e) == ST_OK && model_backward(m, &b, g, e) == ST_OK;
         if (ok) again[way] = model_memory(m).recomputed_layers;
@@ -983,9 +983,13 @@ int main(int argc, char **argv) {
     if (e.msg[0]) printf("  %s\n", e.msg);
     report("steps ahead of their results: a device that fails among them", steps_ahead_fail(gpu, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
-    report("training LoRA: layers kept, computed again, and without the ops that join steps", trains(gpu, true, &e));
+    report("training LoRA: layers kept, computed again, and without the ops that join steps", trains(gpu, true, 0, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
-    report("training all: layers kept, computed again, and without the ops that join steps", trains(gpu, false, &e));
+    report("training LoRA on layers and head: likewise", trains(gpu, true, ADAPTER_LAYERS | ADAPTER_HEAD, &e));
+    if (e.msg[0]) printf("  %s\n", e.msg);
+    report("training LoRA on the head alone: likewise", trains(gpu, true, ADAPTER_HEAD, &e));
+    if (e.msg[0]) printf("  %s\n", e.msg);
+    report("training all: layers kept, computed again, and without the ops that join steps", trains(gpu, false, 0, &e));
     if (e.msg[0]) printf("  %s\n", e.msg);
     if (emulated) { /* what other devices than those with wgmma compute */
         struct backend *other = NULL;

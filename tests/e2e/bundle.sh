@@ -29,6 +29,15 @@ if command -v bwrap >/dev/null; then
 else
     skip "its bubblewrap starts with its own libraries" "bubblewrap is not installed"
 fi
+check "the licence of each library is in it" sh -c "test \$(ls '$b/licenses' | wc -l) -ge 20 && cat '$b'/licenses/libcurl4* >/dev/null"
 check "it says which driver it needs" grep -qE '^- GPU: (NVIDIA driver|none)' "$b/BUNDLE.md"
+# The Python package that the wheel is made of (tools/wheel): it becomes the program.
+mkdir "$tmp/site packages"
+cp -r python/kernelrl "$tmp/site packages/kernelrl"
+module() { clean PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$tmp/site packages" python3 -m kernelrl "$@"; }
+refuses "the Python package without a bundle says so" 1 'carries no program' module version
+mv "$b" "$tmp/site packages/kernelrl/_bundle"
+check "with one it runs" sh -c "env -i PATH=/usr/bin:/bin PYTHONPATH='$tmp/site packages' python3 -B -m kernelrl version | grep -q '^kernelrl '"
+refuses "arguments and exit status are the program's" 2 'help KEY|neither a command nor a key' module help "no such key"
 refuses "an unknown option" 2 'usage: tools/bundle' tools/bundle --with-everything "$tmp/x"
 echo "1..$tap_n"

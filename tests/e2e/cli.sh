@@ -97,4 +97,5 @@ check "what is missing says how to get it and what it is for" \
 check "a plugin that cannot be loaded says why" grep -qE '^cuda +no: device cuda: .*none\.so' "$tmp/doctor"
 check "KernelBench's folder is named" grep -qF "kernelbench  $tmp/kb" "$tmp/doctor"
 check "all parts are there still" has_parts
+check "docs/configuration.md is what the keys say" tools/configuration --check
 echo "1..$tap_n"

@@ -23,12 +23,25 @@ else
 fi
 check "it builds" make --no-print-directory BUILD="$BUILD" "$test" "$plugin"
 check "it passes, all work as late as it may be" env KERNELRL_EMULATE_LATE=1 "$test" "$plugin"
+if [ -n "${KERNELRL_TESTDATA:-}" ]; then
+    llama3() {
+        KERNELRL_CUDA_PLUGIN=$PWD/$plugin "$KRL" selfcheck golden "$KERNELRL_TESTDATA/golden/llama3" --device cuda "$@"
+    }
+    check "Llama 3 in f32" llama3
+    check "Llama 3 in bf16" llama3 --dtype bf16
+else
+    skip "Llama 3 on the device" "KERNELRL_TESTDATA is not set"
+fi
 queue=$BUILD/test/engine/queue_test
 check "the queue's test builds" make --no-print-directory BUILD="$BUILD" "$queue"
 for type in f32 bf16; do
     check "any schedule of the queue on it gives each request its bits, $type" \
         env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" KERNELRL_TEST_DEVICE=cuda "$queue" any_schedule_$type
 done
+# Many models over one base: what they give in a random order is what each gives alone.
+check "adapters' schedules are built" make --no-print-directory BUILD="$BUILD" "$BUILD/test/train/adapters_test"
+check "adapters in turns, at rest and awake, give the bits of each alone" env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" \
+    KERNELRL_TEST_DEVICE=cuda "$BUILD/test/train/adapters_test"
 check_plan() { KERNELRL_CUDA_PLUGIN=$PWD/$plugin tools/plan_check --hidden 64 --layers 1 --feed 64 --heads 1 --vocab "$@"; }
 check "a step takes what was planned for it" check_plan 2048 --prompts 1 --answers 1 --tokens 12 --rows 256 --repeat 1
 check "with LoRA and with all parameters" [ "$(grep -cE '^(lora|full) +planned .* (0\.9[5-9]|1\.0[0-5])[0-9]*$' "$tmp/out")" = 2 ]
@@ -46,16 +59,20 @@ seven() {
 refuses "training what a full card has no room for" 1 'at least [0-9.]+ GiB of device memory, of which 12\.0 GiB are free: weights 14\.2' \
     seven $((12 << 30))
 check "before the first step" test ! -s "$tmp/run/metrics.jsonl"
-# The demo as it is on a GPU, of a model that knows nothing: held-out problems and KernelBench's easy ones in one evaluation.
-if "${KERNELRL_PYTHON:-/usr/bin/python3}" -c 'import torch' 2>/dev/null; then
-    cat >"$tmp/small.json" <<'END'
+# A model that knows nothing. Adapters of its layers, of its head and of both in recorded steps: what is sampled is what is
+# trained.
+cat >"$tmp/small.json" <<'END'
 {"model_type": "qwen3", "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64, "num_attention_heads": 2,
  "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 2048, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
  "tie_word_embeddings": true, "max_position_embeddings": 4096}
 END
-    echo '{"prompt": "a", "completion": "b"}' >"$tmp/rows.jsonl"
-    check "a model that knows nothing" "$KRL" sft init_config="$tmp/small.json" tokenizer=models/tiny data="$tmp/rows.jsonl" \
-        output="$tmp/small" max_steps=1 lora_rank=0
+echo '{"prompt": "a", "completion": "b"}' >"$tmp/rows.jsonl"
+check "a model that knows nothing" "$KRL" sft init_config="$tmp/small.json" tokenizer=models/tiny data="$tmp/rows.jsonl" \
+    output="$tmp/small" max_steps=1 lora_rank=0
+check "adapters on layers and head give the trainer's bits" env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" "$KRL" selfcheck \
+    onpolicy --model "$tmp/small" --device cuda --dtype bf16 --adapters 3 --tokens 60
+# The demo as it is on a GPU, of that model: held-out problems and KernelBench's easy ones in one evaluation.
+if "${KERNELRL_PYTHON:-/usr/bin/python3}" -c 'import torch' 2>/dev/null; then
     module='import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return torch.%s(x)\n'
     module+='\n\ndef get_inputs():\n    return [torch.rand(8, 16)]\n\n\ndef get_init_inputs():\n    return []\n'
     for problem in 1:cos 19:relu 20:sin 21:sigmoid; do

@@ -14,5 +14,5 @@ cp "$tmp/out" "$tmp/refused"
 check "and the table says by how much" grep -qE '^together +[0-9.]+ GiB of 20\.00' "$tmp/refused"
 refuses "no memory" 2 'expected GiB' seven none
 refuses "an unknown shape" 2 'expected qwen2' "$KRL" plan --arch llama
-refuses "an unknown key" 2 'ranks' "$KRL" plan --arch tiny ranks=2
+refuses "an unknown key" 2 'rungs' "$KRL" plan --arch tiny rungs=2
 echo "1..$tap_n"

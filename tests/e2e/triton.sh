@@ -29,7 +29,6 @@ for i in "${!recipes[@]}"; do
     cat "$one/problems.jsonl" >>"$all/problems.jsonl"
     cat "$one/answers.jsonl" >>"$all/answers.jsonl"
 done
-check "kernels are compiled ahead of an answer's turn, and not launched" "$python" tests/verify/rehearsal.py
 check "answers of every kind of kernel are right, in all styles" "$python" tests/triton_answers.py "$all"
 grep -E '^[0-9]+ answers' "$tmp/out" | sed 's/^/# /'
 check "each operator has an answer" test "$(grep -o '"key":"[^"]*"' "$all/answers.jsonl" | sort -u | wc -l)" = "${#recipes[@]}"

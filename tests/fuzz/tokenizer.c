@@ -12,11 +12,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 static char dir[] = "/tmp/kernelrl_fuzz_tokenizer_XXXXXX", path[64];
-static struct tokenizer *plain, *splitting;
+static struct tokenizer *plain, *splitting, *stepping;
 
 static void remove_dir(void) {
     tokenizer_close(plain);
     tokenizer_close(splitting);
+    tokenizer_close(stepping);
     struct err e;
     if (fs_remove(dir, &e) != ST_OK) fprintf(stderr, "%s\n", e.msg);
 }
@@ -54,6 +55,13 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     plain = open_builtin("{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}");
     splitting = open_builtin("{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}");
+    stepping = open_builtin(
+        "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}|\\\\b\"},"
+        "\"behavior\":\"Isolated\"},{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s\"},\"behavior\":"
+        "\"MergedWithNext\"},"
+        "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a-f]\"},\"behavior\":\"Contiguous\"},{\"type\":\"Punctuation\","
+        "\"behavior\":\"MergedWithPrevious\"},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]"
+        "}");
     atexit(remove_dir);
     return 0;
 }
@@ -78,6 +86,15 @@ static void check_round_trip(struct tokenizer *t, const char *text, size_t n, bo
     str_free(&joined);
 }
 
+/* What stands around a text is tokens. */
+static void check_around(const struct ids *ids, const struct tokenizer *t) {
+    for (size_t i = 0; i < ids->len; i++) {
+        size_t n;
+        tokenizer_bytes(t, ids->p[i], &n);
+        ASSERT(n > 0);
+    }
+}
+
 static void fuzz_file(const uint8_t *data, size_t size) {
     write_json(data, size);
     struct tokenizer *t = NULL;
@@ -88,10 +105,15 @@ static void fuzz_file(const uint8_t *data, size_t size) {
         return;
     }
     static const char text[] = "for a == <think>\n  b\xff";
-    /* A normalizer changes the text; whether there is one, the file says. */
-    bool exact = !mem_find((const char *)data, size, "normal", 6) && !mem_find((const char *)data, size, "\\u", 2);
+    /* What changes the text, or leaves some of it out, the file names; a name may be spelled in escapes. */
+    static const char *const changes[] = {"normal", "\\u", "Removed", "add_prefix_space", "strip"};
+    bool exact = true;
+    for (size_t i = 0; i < ARRAY_LEN(changes); i++)
+        exact = exact && !mem_find((const char *)data, size, changes[i], strlen(changes[i]));
     check_round_trip(t, text, sizeof text - 1, false, exact);
     check_round_trip(t, text, sizeof text - 1, true, exact);
+    check_around(tokenizer_before(t), t);
+    check_around(tokenizer_after(t), t);
     tokenizer_close(t);
 }
 
@@ -106,6 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int specials = 0; specials < 2; specials++) {
         check_round_trip(plain, text, size - 1, specials, true);
         check_round_trip(splitting, text, size - 1, specials, true);
+        check_round_trip(stepping, text, size - 1, specials, true);
     }
     free(text);
     return 0;

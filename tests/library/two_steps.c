@@ -10,11 +10,11 @@
 enum { ANSWERS = 4, TOKENS = 12 };
 
 static enum status step(struct policy *p, struct trainer *t, int64_t number, struct err *e) {
-    const struct chat_message ask = {"user", "Write a C kernel that adds two vectors."};
+    const struct chat_message ask = {.role = "user", .content = "Write a C kernel that adds two vectors."};
     const struct adamw_config adam = {1e-3, 0.9, 0.95, 1e-8, 0};
     const struct train_call call = {.loss.kind = LOSS_IMPORTANCE_SAMPLING, .on_policy = true, .exact = true};
     struct ids prompt = {0};
-    chat_encode(p->tok, p->style, &ask, 1, true, &prompt);
+    chat_encode(p->tok, p->style, &ask, 1, CHAT_GENERATE, &prompt);
     const struct request r = {.prompt = prompt.p,
                               .n_prompt = (int)prompt.len,
                               .n_samples = ANSWERS,
@@ -52,9 +52,9 @@ int main(int argc, char **argv) {
     struct comm *c;
     struct trainer *t;
     struct err e = {0};
-    if (policy_open(&o, NULL, &p, &e) || model_train_prepare(p.model, TRAIN_LORA, &e) || comm_open("auto", &c, &e) ||
-        trainer_open(c, p.model, ADAPTER_OWN, 4096, &t, &e) || step(&p, t, 0, &e) || step(&p, t, 1, &e) ||
-        model_lora_save(p.model, argc > 2 ? argv[2] : "adapter", &e))
+    if (policy_open(&o, NULL, &p, &e) || model_train_prepare(p.model, TRAIN_LORA, &e) ||
+        comm_open("auto", NULL, &c, &e) || trainer_open(c, p.model, ADAPTER_OWN, 4096, &t, &e) || step(&p, t, 0, &e) ||
+        step(&p, t, 1, &e) || model_lora_save(p.model, argc > 2 ? argv[2] : "adapter", &e))
         return fprintf(stderr, "%s\n", e.msg), 1;
     return 0;
 }

@@ -70,7 +70,8 @@ OUTPUT = {
     "few bits": "torch.round(y * 64) / 64",
     "first element": "torch.cat([y.reshape(-1)[:1] + 1, y.reshape(-1)[1:]]).view_as(y)",
     "last element": "torch.cat([y.reshape(-1)[:-1], y.reshape(-1)[-1:] * 0 - 1]).view_as(y)",
-    "tail missing": "torch.cat([y.reshape(-1)[: y.numel() - y.numel() // 8], 0 * y.reshape(-1)[y.numel() - y.numel() // 8 :]]).view_as(y) + (0 if y.numel() > 8 else 1)",
+    "tail missing": "torch.cat([y.reshape(-1)[: y.numel() - y.numel() // 8], "
+    "0 * y.reshape(-1)[y.numel() - y.numel() // 8 :]]).view_as(y) + (0 if y.numel() > 8 else 1)",
     "rolled": "torch.roll(y.reshape(-1), 1).view_as(y) + (0 if y.numel() > 1 else 1)",
     "reversed": "torch.flip(y.reshape(-1), [0]).view_as(y) + (0 if y.numel() > 1 else 1)",
     "zeros": "torch.zeros_like(y)",
@@ -81,8 +82,10 @@ OUTPUT = {
     "float16 less": "y.half().to(y.dtype) * 1.003",
     "odd elements": "torch.cat([y.reshape(-1)[::2], 0 * y.reshape(-1)[1::2]]).view_as(y) + (0 if y.numel() > 1 else 1)",
     "every 31st zero": "y * (torch.arange(y.numel(), device=y.device) % 31 != 0).view_as(y)",
-    "second half from first": "torch.cat([y.reshape(-1)[: (y.numel() + 1) // 2], y.reshape(-1)[: y.numel() // 2]]).view_as(y) + (0 if y.numel() > 1 else 1)",
-    "two swapped": "torch.cat([y.reshape(-1)[1:2], y.reshape(-1)[:1], y.reshape(-1)[2:]]).view_as(y) + (0 if y.numel() > 1 else 1)",
+    "second half from first": "torch.cat([y.reshape(-1)[: (y.numel() + 1) // 2], y.reshape(-1)[: y.numel() // 2]])"
+    ".view_as(y) + (0 if y.numel() > 1 else 1)",
+    "two swapped": "torch.cat([y.reshape(-1)[1:2], y.reshape(-1)[:1], y.reshape(-1)[2:]]).view_as(y) "
+    "+ (0 if y.numel() > 1 else 1)",
     "last row again": "torch.cat([y[:-1], y[:1]]) if y.dim() and y.shape[0] > 1 else y * 1.02",
     "infinite": "torch.where(y == y.max(), torch.full_like(y, float('inf')), y)",
     "nan": "torch.where(y == y.max(), torch.full_like(y, float('nan')), y)",

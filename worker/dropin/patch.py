@@ -28,9 +28,7 @@ def _problem(code):
 
 def _signature(values):
     """What inputs have in common with others that the same code can take."""
-    return tuple(
-        (tuple(v.shape), v.dtype, v.device.type) if isinstance(v, torch.Tensor) else type(v) for v in values
-    )
+    return tuple((tuple(v.shape), v.dtype, v.device.type) if isinstance(v, torch.Tensor) else type(v) for v in values)
 
 
 def _parameters(module):

@@ -11,17 +11,19 @@ import sys
 
 
 def serve(channel, threads, is_zygote):
-    import torch  # noqa: PLC0415  (after the channel is up, so that failure can be reported)
+    import torch  # after the channel is up, so that failure can be reported
 
-    from kernelrl_worker import constants, reference  # noqa: PLC0415
+    from kernelrl_worker import constants, problem
 
     if is_zygote:
-        from kernelrl_worker import zygote  # noqa: PLC0415
+        from kernelrl_worker import zygote
 
         service = zygote.Zygote()
     else:
+        from kernelrl_worker.service import Service
+
         torch.set_num_threads(threads)
-        service = reference.Service()
+        service = Service()
 
     channel.send(
         {
@@ -39,9 +41,9 @@ def serve(channel, threads, is_zygote):
         try:
             reply = service.handle(request, channel)
             reply["ok"] = True
-        except reference.ProblemError as error:
+        except problem.ProblemError as error:
             reply = {"ok": False, "kind": constants.KIND_PROBLEM, "error": str(error)}
-        except reference.NoRoom as error:
+        except problem.NoRoom as error:
             reply = {"ok": False, "kind": constants.KIND_MEMORY, "error": str(error)}
         except MemoryError as error:
             reply = {"ok": False, "kind": constants.KIND_PROBLEM, "error": f"out of memory: {error}"}
@@ -64,8 +66,8 @@ def main():
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     is_zygote = len(sys.argv) > 2 and sys.argv[2] == "zygote"
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    from kernelrl_worker import constants  # noqa: PLC0415  (found through the path set above)
-    from kernelrl_worker.channel import Channel  # noqa: PLC0415
+    from kernelrl_worker import constants  # found through the path set above
+    from kernelrl_worker.channel import Channel
 
     channel = Channel(constants.SOCKET_FD)
     if not is_zygote:

@@ -9,6 +9,8 @@ import sys
 
 import torch
 
+from kernelrl_worker import tensors
+
 
 class BuildError(Exception):
     """The compiler's errors."""
@@ -88,7 +90,7 @@ def _flags(flags):
 
 def intercept(channel):
     """Replaces torch.utils.cpp_extension's load_inline and load."""
-    from torch.utils import cpp_extension  # noqa: PLC0415
+    from torch.utils import cpp_extension
 
     def load_inline(
         name,
@@ -194,7 +196,7 @@ def native_class(path, spec, structure, device):
     library.kernelrl_native.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.kernelrl_scratch.restype = ctypes.c_size_t
     args = spec["args"]
-    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "bool": torch.bool}
+    types = tensors.SPEC_TYPES
     outputs = [a for a in args if a["role"] == "output"]
     scalar_type = {"f32": ctypes.c_double, "i64": ctypes.c_int64, "bool": ctypes.c_uint8}
 

@@ -78,7 +78,7 @@ class Harness:
                 cupti.library()
         if request["triton"] and not self.warmed:
             try:
-                from kernelrl_worker import warmup  # noqa: PLC0415
+                from kernelrl_worker import warmup
 
                 warmup.touch(self.device)
                 self.warmed = True
@@ -127,7 +127,7 @@ class Harness:
             return {}
         build.Builds.allowed = False  # the verifier waits for this reply, and for no other message
         try:
-            from kernelrl_worker import warmup  # noqa: PLC0415
+            from kernelrl_worker import warmup
 
             with warmup.compiling_only() as possible:
                 if possible:
@@ -202,8 +202,8 @@ class Harness:
             libc.mallopt(M_PERTURB, byte)  # 0 turns it off
             return {}
         if byte:
-            junk = [torch.full((n,), byte, dtype=torch.uint8, device=self.device) for n in request["sizes"] if n]
-            del junk
+            # All at once, so that each has memory of its own; freed together at the end of the line.
+            [torch.full((n,), byte, dtype=torch.uint8, device=self.device) for n in request["sizes"] if n]
         return {}
 
     def ready(self, request, _):

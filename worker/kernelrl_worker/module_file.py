@@ -25,7 +25,7 @@ try:
 except ImportError:
     sys.exit(3)
 
-DRAW = '''
+DRAW = """
 def _draw_like(value):
     if not isinstance(value, torch.Tensor):
         return value
@@ -34,7 +34,7 @@ def _draw_like(value):
         return torch.randn(value.shape).mul(spread).add(value.mean()).to(value.dtype)
     low, high = int(value.min()), int(value.max())
     return torch.randint(low, high + 1, value.shape).to(value.dtype)
-'''
+"""
 
 
 class Wrong(Exception):

@@ -1,44 +1,26 @@
-"""The reference side of verification: problems in KernelBench's format, run on secret inputs.
+"""The reference side of verdicts on answers in C: problems that are run on secret inputs.
 
-A problem is a Python module with `Model`, `get_inputs()` and `get_init_inputs()`. For each one the worker reports the
-interface a native answer implements (`load`), and then fills input sets in memory shared with the verifier (`fill`):
-the inputs, and what the model makes of them. `time` runs eager PyTorch on sets that are there.
+For each problem the worker reports the interface that an answer in C implements (`load`), and then fills input sets in
+memory shared with the verifier (`fill`): the inputs, and what the model makes of them. `time` runs eager PyTorch on
+sets that are there.
 
-The model stays in training mode and runs without gradients, as KernelBench does it. There are two parameter sets: 0 as
-the module initialises it, 1 with the same module's parameters shuffled and disturbed, so that no answer can rely on
-biases being zero, scales being one, or values seen before.
+There are two parameter sets: 0 as the module initialises it, 1 with the same parameters shuffled and disturbed, so that
+no answer can rely on biases being zero, scales being one, or values seen before. The families of inputs that are used
+here are `shipped`, `signed`, `scaled` and `touched` (families.py).
 """
 
 import copy
 import gc
 import inspect
-import linecache
-import mmap
-import os
-import random
-import sys
 import time
-import traceback
-import types
 
 import torch
 
-from kernelrl_worker import rule
-from kernelrl_worker.constants import (
-    FAMILY_SCALED,
-    FAMILY_SHIPPED,
-    FAMILY_SIGNED,
-    FAMILY_TOUCHED,
-)
+from kernelrl_worker import compare, families, problem, scaling, tensors
+from kernelrl_worker.constants import FAMILY_SCALED, FAMILY_SHIPPED, FAMILY_TOUCHED
+from kernelrl_worker.problem import ProblemError, clones, seed_all
 
-TYPES = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.bool: "bool",
-}
-# Types outside the ABI and what they become.
+# Types that an answer in C cannot have, and what they become.
 CASTS = {
     torch.float64: torch.float32,
     torch.int32: torch.int64,
@@ -46,67 +28,20 @@ CASTS = {
     torch.int8: torch.int64,
     torch.uint8: torch.int64,
 }
-TOUCH_FACTORS = (10.0, 300.0, 1e4, 1e6)  # how large one changed element is tried, in sizes of its input
 # A forward that is slower is not run again and again to see what shows; nor, beyond the second, in float64.
 SLOW_SECONDS, TOO_SLOW_SECONDS = 0.25, 2.5
-RANDOM = 10  # times the tolerance that two runs on the same inputs may be apart
-SEARCH_SECONDS = 3.0  # for the factor of `scaled`
-
-
-class ProblemError(Exception):
-    """The problem itself cannot be used; the message is for its author."""
-
-
-class NoRoom(Exception):
-    """A GPU's memory is used up, which others use as well: nobody's fault."""
-
-
-def seed_all(seed):
-    random.seed(seed)
-    if torch.cuda.is_initialized():
-        torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)  # the same, but that it keeps no list of calls for a device to come
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
-
-
-def explain(error, file_name):
-    """One line: the exception, and the problem's own line it came from."""
-    text = f"{type(error).__name__}: {error}".strip()
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file_name]
-    return f"line {lines[-1]}: {text}" if lines else text
+RANDOM = 10  # two runs on the same inputs may differ by so many tolerances
+SEARCH_SECONDS = 3.0  # the search for the factor of `scaled` takes no longer
+SHAKEN_RUNS = 2  # how often inputs are changed in their last bits where float64 cannot run
 
 
 def supported(tensor):
     tensor = tensor.detach()
     if tensor.dtype in CASTS:
         tensor = tensor.to(CASTS[tensor.dtype])
-    if tensor.dtype not in TYPES:
+    if tensor.dtype not in tensors.SPEC_NAMES:
         raise ProblemError(f"tensors of type {tensor.dtype} are not supported")
     return tensor.contiguous()
-
-
-def is_symmetric(tensor):
-    return (
-        tensor.dim() >= 2
-        and tensor.shape[-1] == tensor.shape[-2]
-        and bool(torch.equal(tensor, tensor.transpose(-1, -2)))
-    )
-
-
-def random_signs(tensor):
-    """Flips the sign of each element at random: symmetric around zero, and the zeros of a triangular, diagonal or
-    masked operand stay where they are. A symmetric matrix stays symmetric."""
-    count = tensor.numel()
-    # Eight signs of a random byte: one random number for each takes four times as long.
-    octets = torch.randint(0, 256, ((count + 7) // 8, 1), dtype=torch.uint8)
-    bits = (octets >> torch.arange(8, dtype=torch.uint8)) & 1
-    signs = bits.flatten()[:count].view(tensor.shape).to(tensor.dtype).mul_(2).sub_(1)
-    if is_symmetric(tensor):
-        upper = torch.triu(signs)
-        signs = upper + torch.triu(signs, 1).transpose(-1, -2)
-    return tensor * signs
 
 
 def outputs_of(result):
@@ -118,67 +53,23 @@ def outputs_of(result):
     raise ProblemError(f"forward() returns {type(result).__name__}; a tensor or a tuple of tensors is needed")
 
 
-def is_float(value):
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def shaken(value):
-    """Inputs that differ in their last bits."""
-    if not is_float(value):
-        return value.clone() if isinstance(value, torch.Tensor) else value
-    return value * (1 + (torch.randint(0, 3, value.shape) - 1).to(value.dtype) * torch.finfo(value.dtype).eps)
-
-
-def another_seed(seed, index):
-    return (seed + index * 0x9E3779B97F4A7C15) % 2**63
-
-
-class Region:
-    """Memory shared with the verifier, and tensors that view it."""
-
-    def __init__(self, fd, size):
-        self.map = mmap.mmap(fd, size)
-        os.close(fd)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
-                self.map.madvise(mmap.MADV_HUGEPAGE)  # filled once, from end to end: few page faults instead of many
-            except OSError:
-                pass
-
-    def view(self, offset, shape, dtype):
-        count = 1
-        for size in shape:
-            count *= size
-        if count == 0:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(self.map, dtype=dtype, count=count, offset=offset).view(shape)
-
-
 class Problem:
-    timed_last = None  # the one that keeps copies of inputs
+    timed_last = None  # the problem that keeps copies of inputs
 
     def __init__(self, code, param_seeds):
         self.file_name = f"<problem {id(self):x}>"
-        self.region = None
         try:
             self._load(code, param_seeds)
         except ProblemError:
             raise
         except Exception as error:
-            raise ProblemError(explain(error, self.file_name)) from error
+            raise ProblemError(problem.explain(error, self.file_name)) from error
 
     def _load(self, code, param_seeds):
-        module = types.ModuleType("kernelrl_problem")
-        module.__file__ = self.file_name
-        linecache.cache[self.file_name] = (len(code), None, code.splitlines(True), self.file_name)
-        sys.modules[module.__name__] = module  # dataclasses and typing look their module up
         seed_all(param_seeds[0])
-        exec(compile(code, self.file_name, "exec"), module.__dict__)
-        for name in ("Model", "get_inputs"):
-            if not hasattr(module, name):
-                raise ProblemError(f"defines no {name}")
+        module = problem.load(code, self.file_name)
         self.get_inputs = module.get_inputs
-        init_inputs = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
+        init_inputs = problem.init_inputs(module)
         seed_all(param_seeds[0])
         if isinstance(init_inputs, dict):
             model = module.Model(**init_inputs)
@@ -187,10 +78,9 @@ class Problem:
         if self._has_double(model):
             model.float()
         self.models = [model, self._disturbed(model, param_seeds[1])]
-        self.doubles = [None, None]
-        self.double_buffers = [[], []]
-        self.touches = None  # inputs, and values of an element that show
-        self.scaling = rule.Scaling()
+        self.doubles = [problem.Double(m) for m in self.models]
+        self.touches = None  # [(input, value of an element that shows)], as soon as they were looked for
+        self.scaling = scaling.Scaling()
         self.initial = [[b.detach().clone() for _, b in m.named_buffers()] for m in self.models]
         self._describe(param_seeds)
 
@@ -210,87 +100,49 @@ class Problem:
                 parameter.copy_(flat[torch.randperm(flat.numel())].view_as(parameter))
                 if parameter.dim() <= 1 and parameter.is_floating_point():
                     parameter.add_(torch.randn_like(parameter) * 0.25)
-            for name, buffer in other.named_buffers():
-                if name.endswith("running_mean"):
-                    buffer.add_(torch.randn_like(buffer) * 0.25)
-                elif name.endswith("running_var"):
-                    buffer.mul_(1 + 0.5 * torch.rand_like(buffer))
+            problem.disturb_statistics(other)
         return other
 
-    def _inputs(self, family, seed, scaling=None):
-        scaling = scaling or self.scaling
+    def _inputs(self, family, seed, scale=None):
+        """The inputs of a set. scale: of the family `scaled`; None: the problem's own."""
         seed_all(seed)
-        values = self.get_inputs()
-        if not isinstance(values, (list, tuple)):
-            raise ProblemError(f"get_inputs() returns {type(values).__name__}; a list is needed")
         result = []
-        for value in values:
+        for value in problem.check_list(self.get_inputs()):
             if isinstance(value, torch.Tensor):
                 value = supported(value)
-                if value.is_floating_point() and family == FAMILY_SIGNED:
-                    value = random_signs(value)
-                elif value.is_floating_point() and family == FAMILY_SCALED:
-                    value = (random_signs(value) if scaling.signs else value) * scaling.factor_for(seed)
+                if families.FAMILIES[family].change:
+                    value = families.change(value, family, families.QuickSigns, False, scale or self.scaling, seed)
             elif not isinstance(value, (bool, int, float)):
                 raise ProblemError(f"an input of type {type(value).__name__} is not supported")
             result.append(value)
         if family == FAMILY_TOUCHED:
             if self.touches is None:
                 self._find_touches(result)
-            self._touch(result)
+            result = families.touch(result, self.touches)
         return result
 
     def _find_touches(self, inputs):
-        """Which inputs have elements that move the reference's output when they are changed, and how large they are
-        then. Whoever leaves out a part of the elements is told by them from who has looked at all."""
+        """Finds out which inputs have elements that move the reference's output when they are changed."""
         self.touches = []
         start = time.perf_counter()
         base, _ = self._run(inputs, 0)
         if time.perf_counter() - start > SLOW_SECONDS:
             return
-        for index, value in enumerate(inputs):
-            if len(self.touches) < rule.MOST_TOUCHED and is_float(value) and value.numel():
-                size = self._size_that_shows(inputs, index, base)
-                if size:
-                    self.touches.append((index, size))
 
-    def _size_that_shows(self, inputs, index, base):
-        """0: none does."""
-        value = inputs[index]
-        at = int(torch.randint(value.numel(), (1,)))
-        scale = rule.rms_of(value) or 1.0
-        for factor in TOUCH_FACTORS:
-            if factor * scale > torch.finfo(value.dtype).max / 100:
-                return 0
-            changed = value.clone()
-            changed.view(-1)[at] = factor * scale
-            outputs, _ = self._run([changed if i == index else v for i, v in enumerate(inputs)], 0)
-            for a, b in zip(base, outputs):
-                if not a.is_floating_point() or a.numel() == 0:
-                    continue
-                if not bool(torch.isfinite(b).all()):
-                    return 0
-                if rule.largest_error(a, b) > rule.SHOWS * rule.TOLERANCE[a.dtype]:
-                    return factor * scale
-        return 0
+        def shows(index):
+            at = int(torch.randint(inputs[index].numel(), (1,)))
+            outputs_for = lambda x: self._run([x if i == index else v for i, v in enumerate(inputs)], 0)[0]
+            return families.value_that_shows(inputs[index], at, base, outputs_for)
 
-    def _touch(self, inputs):
-        """One element, anywhere, is changed."""
-        if self.touches:
-            index, size = self.touches[int(torch.randint(len(self.touches), (1,)))]
-            inputs[index] = inputs[index].clone()
-            inputs[index].view(-1)[int(torch.randint(inputs[index].numel(), (1,)))] = size
+        self.touches = families.find_touches(inputs, shows)
 
     def _restore(self, param_set):
-        with torch.no_grad():
-            for buffer, value in zip(self.models[param_set].buffers(), self.initial[param_set]):
-                buffer.copy_(value)
+        problem.restore(self.models[param_set].buffers(), self.initial[param_set])
 
     def _run(self, inputs, param_set):
         """The outputs for private copies of the inputs, and the buffers afterwards; the model is left as it was."""
-        copies = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
         with torch.no_grad():
-            outputs = [supported(t) for t in outputs_of(self.models[param_set](*copies))]
+            outputs = [supported(t) for t in outputs_of(self.models[param_set](*clones(inputs)))]
             outputs = [t.clone() for t in outputs]
             buffers = [b.detach().clone() for b in self.models[param_set].buffers()]
         self._restore(param_set)
@@ -305,7 +157,7 @@ class Problem:
         for first, second in zip(outputs, again):
             same = torch.equal(first, second) or (
                 first.is_floating_point()
-                and not rule.compare(first, second, RANDOM * rule.TOLERANCE[first.dtype], None)["different"]
+                and not compare.compare(first, second, RANDOM * compare.TOLERANCE[first.dtype], None)["different"]
             )
             if not same:
                 raise ProblemError("forward() is random: two runs on the same input differ (dropout in training mode?)")
@@ -333,33 +185,25 @@ class Problem:
             self._add("out" if len(outputs) == 1 else f"out{i}", "output", output)
 
     def _add(self, name, role, tensor, mutated=False):
-        arg = {"name": name, "role": role, "type": TYPES[tensor.dtype], "shape": list(tensor.shape)}
+        arg = {"name": name, "role": role, "type": tensors.SPEC_NAMES[tensor.dtype], "shape": list(tensor.shape)}
         if mutated:
             arg["mutated"] = True
         self.args.append(arg)
 
     def _exact(self, inputs, param_set, seed):
         """What changes of the buffers and the outputs in float64; None where that cannot run."""
-        if self.doubles[param_set] is None:
-            try:
-                self.doubles[param_set] = copy.deepcopy(self.models[param_set]).double()
-                self.double_buffers[param_set] = [b.clone() for b in self.doubles[param_set].buffers()]
-            except Exception:
-                self.doubles[param_set] = False
-        model = self.doubles[param_set]
-        if not model:
+        double = self.doubles[param_set]
+        if not double.ready():
             return None
-        wide = [v.double() if is_float(v) else v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
+
+        def collect(result):
+            outputs = [t.clone() for t in outputs_of(result)]
+            return [b.clone() for b, changed in zip(double.model.buffers(), self.mutated) if changed] + outputs
+
         try:
-            with torch.no_grad():
-                seed_all(seed)
-                outputs = [t.clone() for t in outputs_of(model(*wide))]
-                buffers = [b.clone() for b, changed in zip(model.buffers(), self.mutated) if changed]
-                for buffer, value in zip(model.buffers(), self.double_buffers[param_set]):
-                    buffer.copy_(value)
-            return buffers + outputs
+            return double.run(inputs, seed, collect)
         except Exception:
-            self.doubles[param_set] = False  # it asks for float32 somewhere
+            double.give_up()
             return None
 
     def _results(self, inputs, param_set, seed):
@@ -369,107 +213,101 @@ class Problem:
         return [supported(b) for b, changed in zip(buffers, self.mutated) if changed] + outputs
 
     def _limits(self, family, inputs, results, param_set, seed):
-        """How each result is judged, by how far the float32 reference itself is from float64 on these inputs: where a
-        sum cancels or an exponential is steep, no float32 kernel can come closer. Where float64 cannot run, by what the
-        inputs' last bits change."""
+        """How each result is judged on such inputs (compare.limits_of). Only float32 results are measured."""
         draws = [(inputs, results, seed)]
-        if any(r.is_floating_point() and r.numel() < rule.ROW_ELEMENTS for r in results):
-            for index in range(1, rule.MORE_DRAWS + 1):
-                other = another_seed(seed, index)
-                values = self._inputs(family, other)
-                draws.append((values, self._results(values, param_set, other), other))
-        pairs, known = [[] for _ in results], True
-        for values, mine, which in draws:
-            true = self._exact(values, param_set, which) if known else None
-            known = true is not None
-            others = (
-                [true] if known else [self._results([shaken(v) for v in values], param_set, which) for _ in range(2)]
-            )
-            for other in others:
-                for pair, a, b in zip(pairs, mine, other):
-                    pair.append((a, b if a.dtype == torch.float32 else None))
-        return [rule.limit_of(p, known) for p in pairs]
+        for index in range(1, compare.draws_wanted(results) + 1):
+            other = problem.another_seed(seed, index)
+            values = self._inputs(family, other)
+            draws.append((values, self._results(values, param_set, other), other))
+
+        def measured(mine, others):
+            return [b if a.dtype == torch.float32 else None for a, b in zip(mine, others)]
+
+        def exact(values, mine, which):
+            true = self._exact(values, param_set, which)
+            return None if true is None else measured(mine, true)
+
+        def shaken(values, mine, which):
+            once = lambda: self._results([problem.shaken(v) for v in values], param_set, which)
+            return [measured(mine, once()) for _ in range(SHAKEN_RUNS)]
+
+        return compare.limits_of(draws, exact, shaken)
 
     def find_scaling(self, seed):
-        """The factor of the family `scaled`."""
+        """Finds the factor of the family `scaled`."""
         end = time.perf_counter() + SEARCH_SECONDS
 
-        def run(scaling, which):
+        def run(one, which):
             try:
-                values = self._inputs(FAMILY_SCALED if scaling else FAMILY_SHIPPED, another_seed(seed, which), scaling)
+                family = FAMILY_SCALED if one else FAMILY_SHIPPED
+                values = self._inputs(family, problem.another_seed(seed, which), one)
                 return self._results(values, 0, seed)
             except ProblemError:
                 raise
             except Exception:
                 return None
 
-        def stands(scaling):
-            values = self._inputs(FAMILY_SCALED, seed, scaling)
+        def stands(one):
+            values = self._inputs(FAMILY_SCALED, seed, one)
             mine, true = self._results(values, 0, seed), self._exact(values, 0, seed)
             return true is not None and all(
-                rule.limit_of([(a, b)]).noise <= rule.TOLERANCE.get(a.dtype, 0)
+                compare.limit_of([(a, b)]).noise <= compare.TOLERANCE.get(a.dtype, 0)
                 for a, b in zip(mine, true)
                 if a.dtype == torch.float32
             )
 
-        self.scaling = rule.find_scaling(run, stands, lambda: time.perf_counter() > end)
+        self.scaling = scaling.find_scaling(run, stands, lambda: time.perf_counter() > end)
 
     def _same_time(self, inputs, seed):
-        """Whether the reference takes no longer on these than on shipped inputs; a few looks, for others disturb."""
-        shipped = self._inputs(FAMILY_SHIPPED, seed)
+        """Whether the reference takes as long on these as on shipped inputs."""
 
-        def best(values):
-            seconds = []
-            for _ in range(3):
-                copies = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
-                start = time.perf_counter()
-                with torch.no_grad():
-                    self.models[0](*copies)
-                seconds.append(time.perf_counter() - start)
+        def seconds(values):
+            copies = clones(values)
+            start = time.perf_counter()
+            with torch.no_grad():
+                self.models[0](*copies)
+            end = time.perf_counter()
             self._restore(0)
-            return min(seconds)
+            return end - start
 
-        def alike():
-            usual, these = best(shipped), best(inputs)
-            return max(usual, these) <= rule.SAME_TIME * min(usual, these) + 5e-6
-
-        return any(alike() for _ in range(4))
+        return scaling.same_time(seconds, inputs, self._inputs(FAMILY_SHIPPED, seed))
 
     # ---- shared memory ----
 
     def attach(self, fd, size, layout):
-        """layout: byte offsets. An argument's `input`, `param` and `output` offset is -1 where it has none."""
-        self.region = Region(fd, size)
+        """Takes the memory that is shared with the verifier. layout: byte offsets. An argument's `input`, `param` and
+        `output` offset is -1 where it has none."""
+        self.memory = tensors.Memory.from_fd(fd, size, huge=True)
         self.layout = layout
         self.views = {}
         self.copies = []
         for param_set in range(2):
             base = layout["param_base"] + param_set * layout["param_stride"]
-            tensors = [supported(p) for p in self.models[param_set].parameters()]
-            tensors += [supported(b) for b in self.initial[param_set]]
-            for index, tensor in enumerate(tensors):
+            state = [supported(p) for p in self.models[param_set].parameters()]
+            state += [supported(b) for b in self.initial[param_set]]
+            for index, tensor in enumerate(state):
                 offset = layout["param"][self.n_inputs + index]
-                self.region.view(base + offset, tensor.shape, tensor.dtype).copy_(tensor)
+                self.memory.array(base + offset, tensor.shape, tensor.dtype).copy_(tensor)
 
     def _write_inputs(self, base, inputs):
-        """Inputs into a set. Returns them as they lie there: forward() may change the ones it is given."""
+        """Writes inputs into a set. Returns them as they lie there: forward() may change the ones it is given."""
         stored = []
         for arg, offset, value in zip(self.args, self.layout["input"], inputs):
             if isinstance(value, torch.Tensor):
                 if list(value.shape) != arg["shape"]:
                     raise ProblemError(f"input {arg['name']} changes its shape from call to call")
-                view = self.region.view(base + offset, value.shape, value.dtype)
+                view = self.memory.array(base + offset, value.shape, value.dtype)
                 view.copy_(value)
                 stored.append(view)
             else:
                 dtype = torch.float64 if arg["type"] == "f32" else torch.int64
-                self.region.view(base + offset, [1], dtype).copy_(torch.tensor([value], dtype=dtype))
+                self.memory.array(base + offset, [1], dtype).copy_(torch.tensor([value], dtype=dtype))
                 stored.append(value)
         return stored
 
     def fill(self, index, family, seed, param_set, with_noise):
         """Writes input set `index` and the reference's outputs for it. With noise, also returns whether all outputs are
-        finite, whether the clock may run on such inputs, and for each result rule.Limit's figures."""
+        finite, whether the clock may run on such inputs, and for each result the figures of its Limit."""
         base = self.layout["set_base"] + index * self.layout["set_stride"]
         self.views.pop(index, None)
         inputs = self._inputs(family, seed)
@@ -487,9 +325,9 @@ class Problem:
         slots = [(a, o) for a, o in zip(self.args, self.layout["output"]) if o >= 0]
         written = []
         for (arg, offset), value in zip(slots, results):
-            if list(value.shape) != arg["shape"] or TYPES[value.dtype] != arg["type"]:
+            if list(value.shape) != arg["shape"] or tensors.SPEC_NAMES[value.dtype] != arg["type"]:
                 raise ProblemError(f"output {arg['name']} changes its shape or type from call to call")
-            view = self.region.view(base + self.layout["input_stride"] + offset, value.shape, value.dtype)
+            view = self.memory.array(base + self.layout["input_stride"] + offset, value.shape, value.dtype)
             view.copy_(value)
             written.append(view)
         self._restore(param_set)
@@ -499,9 +337,9 @@ class Problem:
         if finite and seconds < TOO_SLOW_SECONDS:
             limits = self._limits(family, stored, written, param_set, seed)
         else:
-            limits = [rule.limit_of([(v, None)], False) for v in written]
+            limits = [compare.limit_of([(v, None)], False) for v in written]
         # Only float64 says how far the reference is to be trusted where one element is unlike the others.
-        known = isinstance(self.doubles[param_set], torch.nn.Module)
+        known = self.doubles[param_set].model is not None
         usable = family != FAMILY_TOUCHED or (bool(self.touches) and known)
         timed = usable and (
             family != FAMILY_SCALED or (self.scaling.blind and param_set == 0 and self._same_time(stored, seed))
@@ -522,11 +360,10 @@ class Problem:
             for arg, offset in list(zip(self.args, layout["input"]))[: self.n_inputs]:
                 if arg.get("scalar"):
                     dtype = torch.float64 if arg["type"] == "f32" else torch.int64
-                    value = self.region.view(base + offset, [1], dtype).item()
+                    value = self.memory.array(base + offset, [1], dtype).item()
                     inputs.append(bool(value) if arg["type"] == "bool" else value)
                 else:
-                    dtype = next(d for d, name in TYPES.items() if name == arg["type"])
-                    inputs.append(self.region.view(base + offset, arg["shape"], dtype))
+                    inputs.append(self.memory.array(base + offset, arg["shape"], tensors.SPEC_TYPES[arg["type"]]))
             self.views[index] = inputs
         return self.views[index]
 
@@ -537,8 +374,8 @@ class Problem:
         Problem.timed_last = None
 
     def _copies(self, call, index):
-        """Copies of a set's inputs for the call of that number. Its memory is kept, as a stage's is: new memory takes
-        longer than copying. The model gets a view of that memory, whose shape it may change in place."""
+        """Copies of a set's inputs for the call of that number. The memory of the copies is kept, because new memory
+        takes longer than copying. The model gets a view of that memory, whose shape it may change in place."""
         stored = self._stored(index)
         if call == len(self.copies):
             self.copies.append([torch.empty_like(v) if isinstance(v, torch.Tensor) else v for v in stored])
@@ -546,7 +383,7 @@ class Problem:
         return [m.copy_(v).view_as(v) if isinstance(v, torch.Tensor) else v for m, v in zip(mine, stored)]
 
     def time(self, sets, repeat):
-        """Seconds for one eager forward per set, after copies of the inputs were made, as the answer gets them."""
+        """Seconds for one eager forward per set, after copies of the inputs were made, as they are for the answer."""
         model = self.models[0]
         if Problem.timed_last is not self:
             Problem.forget_copies()
@@ -556,7 +393,7 @@ class Problem:
         gc.disable()
         try:
             with torch.no_grad():
-                if repeat == 0:  # warm-up: first calls build what later ones reuse
+                if repeat == 0:  # warm-up: a first call builds what later calls use again
                     model(*calls[0])
                 start = time.perf_counter_ns()
                 for inputs in calls:
@@ -567,54 +404,3 @@ class Problem:
                 gc.enable()
         self._restore(0)
         return seconds
-
-
-class Service:
-    """Problems by the number the verifier gave them."""
-
-    def __init__(self):
-        self.problems = {}
-        self.referee = None
-        # PyTorch's own objects never go away: left out, they no longer cost 0.1 s at each collection.
-        gc.collect()
-        gc.freeze()
-
-    def handle(self, request, channel):
-        op = request["op"]
-        if op.startswith("module_"):
-            if self.referee is None:
-                from kernelrl_worker import referee  # noqa: PLC0415  (backend c does without)
-
-                self.referee = referee.Referee()
-            return self.referee.handle(op[len("module_") :], request, channel)
-        if op == "load":
-            problem = Problem(request["code"], request["param_seeds"])
-            self.problems[request["problem"]] = problem
-            return {"spec": {"args": problem.args}}
-        if op == "drop":
-            self.problems.pop(request["problem"], None)
-            Problem.forget_copies()
-            gc.collect()
-            return {}
-        problem = self.problems[request["problem"]]
-        if op == "attach":
-            problem.attach(channel.take_fd(), request["bytes"], request["layout"])
-        try:
-            if op == "attach":
-                if request["families"]:
-                    problem.find_scaling(request["seed"])
-                return {"blind": problem.scaling.blind}
-            if op == "fill":
-                return {
-                    "sets": [
-                        problem.fill(s["set"], s["family"], s["seed"], s["param_set"], request["noise"])
-                        for s in request["sets"]
-                    ]
-                }
-            if op == "time":
-                return {"seconds": problem.time(request["sets"], request["round"])}
-        except ProblemError:
-            raise
-        except Exception as error:
-            raise ProblemError(explain(error, problem.file_name)) from error
-        raise ValueError(f"unknown request {op!r}")

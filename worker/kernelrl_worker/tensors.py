@@ -7,7 +7,9 @@ import ctypes
 import importlib.util
 import io
 import linecache
+import math
 import mmap
+import os
 import pickle
 import sys
 import types
@@ -23,10 +25,15 @@ DTYPES = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-class Fault(Exception):
-    """The problem, or what it asks for, cannot be used; the message is for people."""
+# The types that an answer in C or CUDA C can have, by their names in its interface (docs/formats.md, "Spec").
+SPEC_TYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
+SPEC_NAMES = {dtype: name for name, dtype in SPEC_TYPES.items()}
 
 
 def element_size(dtype):
@@ -139,8 +146,15 @@ class Memory:
             self.flat = gpu_bytes(base, size, device)
 
     @staticmethod
-    def from_fd(fd, size):
-        return Memory(0, size, "cpu", mmap.mmap(fd, size))
+    def from_fd(fd, size, huge=False):
+        """Memory of this machine, by a descriptor, which is closed. huge: the memory is filled once, from end to end,
+        so that few large pages are better than many small ones."""
+        mapping = mmap.mmap(fd, size)
+        os.close(fd)
+        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):
+                mapping.madvise(mmap.MADV_HUGEPAGE)
+        return Memory(0, size, "cpu", mapping)
 
     def holds(self, tensor):
         start = self.flat.data_ptr()
@@ -152,6 +166,11 @@ class Memory:
         start = base + item["offset"]
         flat = self.flat[start : start + item["bytes"]].view(dtype)
         return flat.as_strided(item["shape"], item["stride"]) if item["bytes"] else flat.reshape(item["shape"])
+
+    def array(self, start, shape, dtype):
+        """A contiguous tensor that begins at a byte."""
+        size = math.prod(shape) * element_size(dtype)
+        return self.flat[start : start + size].view(dtype).view(shape)
 
 
 def without_memory(item):

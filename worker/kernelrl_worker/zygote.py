@@ -16,7 +16,7 @@ from kernelrl_worker import harness, selfjail
 
 def compiler_paths(gpu):
     """Where a torch extension's compiler and linker look."""
-    from torch.utils import cpp_extension  # noqa: PLC0415
+    from torch.utils import cpp_extension
 
     def of(function):
         try:
@@ -55,7 +55,7 @@ def nothing_is_tuned():
             return lambda _call, quantiles=(0.5,), **_: [0.0] * len(quantiles)
 
     with contextlib.suppress(ImportError, AttributeError):  # not installed, or a stand-in
-        from triton.runtime import driver  # noqa: PLC0415
+        from triton.runtime import driver
 
         driver.set_active(NoDevice())
 
@@ -63,7 +63,7 @@ def nothing_is_tuned():
 class Zygote:
     def __init__(self):
         # What every answer would import by itself, once for all.
-        from torch.utils import cpp_extension  # noqa: F401, PLC0415
+        from torch.utils import cpp_extension  # noqa: F401
 
         for name in ("triton", "triton.language"):
             try:

@@ -1,6 +1,6 @@
-/* Attention forward: softmax(q k^T) v over tiles of query pairs and keys. The maximum of a row's scores must be known
- * before the first exp (the contract's order), so keys are passed twice and scores computed twice: that costs half as
- * much again in products and needs no memory for scores, however long the sequence. */
+/* Attention forward: softmax(q k^T) v over tiles of query pairs and keys. The contract's order needs the maximum of a
+ * row's scores before the first exp. So the kernel passes over the keys twice and computes scores twice. That costs
+ * half as much again in products, and needs no memory for scores, however long the sequence is. */
 #include "cuda/shared/attention.cuh"
 
 struct attn_args {
@@ -16,7 +16,8 @@ static __global__ void __launch_bounds__(ATTN_THREADS, T::MIN_BLOCKS) attention_
     const struct cu_attn_task task = a.task[blockIdx.x];
     const int64_t K = a.K, rep = a.H / a.G, Kp = padded_dim(K), g = task.g;
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, quads = quads_of(K);
-    const int64_t n = task.past + (task.pair0 + task.pairs - 1) / rep + 1; /* keys of the last row */
+    /* The last row has so many keys. */
+    const int64_t n = task.past + (task.pair0 + task.pairs - 1) / rep + 1;
     const int32_t *const table = task.table >= 0 ? a.table + task.table : NULL;
     const float *const kt = a.kv + g * K * KV_BLOCK, *const vc = a.kv + g * KV_BLOCK * Kp + a.G * K * KV_BLOCK;
 
@@ -42,13 +43,13 @@ static __global__ void __launch_bounds__(ATTN_THREADS, T::MIN_BLOCKS) attention_
             });
     };
 
-    int own[T::NR]; /* keys each of this thread's rows sees */
+    int own[T::NR]; /* How many keys each of this thread's rows sees. */
     float max[T::NR], tail[T::NR], sum[T::NR], out[T::NR][T::ND], s[T::NR][T::NC];
 #pragma unroll
     for (int i = 0; i < T::NR; i++) {
         const int64_t p = task.pair0 + ty * T::NR + i;
         own[i] = ty * T::NR + i < task.pairs ? (int)(task.past + p / rep + 1) : 0;
-        max[i] = __int_as_float(0xff800000); /* -infinity */
+        max[i] = __int_as_float(0xff800000); /* This is -infinity. */
         tail[i] = sum[i] = 0;
 #pragma unroll
         for (int e = 0; e < T::ND; e++) out[i][e] = 0;
@@ -63,7 +64,7 @@ static __global__ void __launch_bounds__(ATTN_THREADS, T::MIN_BLOCKS) attention_
         for (int i = 0; i < T::NR; i++)
 #pragma unroll
             for (int j = 0; j < T::NC; j++) {
-                const int b = (int)j0 + 16 * j; /* block of sixteen keys, one of them this lane's */
+                const int b = (int)j0 + 16 * j; /* A block of sixteen keys, one of which belongs to this lane. */
                 if (b + 16 <= own[i])
                     max[i] = max[i] > s[i][j] ? max[i] : s[i][j];
                 else if (b < own[i])
@@ -74,7 +75,7 @@ static __global__ void __launch_bounds__(ATTN_THREADS, T::MIN_BLOCKS) attention_
     for (int i = 0; i < T::NR; i++) max[i] = max_tail(fold_max(max[i]), tail[i], own[i] % LANES);
 
     for (int64_t j0 = 0; j0 < n; j0 += T::KEYS) {
-        if (n > T::KEYS) { /* else the scores of the first pass are still there */
+        if (n > T::KEYS) { /* Otherwise the scores of the first pass are still there. */
             __syncthreads();
             stage_keys(j0);
             __syncthreads();
@@ -163,7 +164,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const str
     for (int64_t j = tid; j < n; j += DECODE_THREADS) {
         const float *const key = kt + table[j / KV_BLOCK] * a.kv_stride + j % KV_BLOCK;
         float s[CU_DECODE_PAIRS] = {0};
-        if (pairs <= 2) { /* the usual shares of a grouped-query head; two chains, not eight */
+        if (pairs <= 2) { /* These are the usual shares of a grouped-query head. There are two chains, not eight. */
 #pragma unroll 8
             for (int64_t d = 0; d < K; d++) {
                 const float x = key[d * KV_BLOCK];
@@ -183,14 +184,14 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const str
             if (p < pairs) sc[p * ld + j] = s[p];
     }
     __syncthreads();
-    { /* sixteen threads a pair */
+    { /* Sixteen threads work on a pair. */
         const int lane = tid % LANES, p = tid / LANES, at = p < pairs ? p : 0;
         const int64_t q = task.pair0 + at, own = task.past + q / rep + 1, full = own & ~(int64_t)(LANES - 1);
         float *const x = sc + at * ld;
         float max = __int_as_float(0xff800000), sum = 0;
         for (int64_t j = lane; j < full; j += LANES) max = max > x[j] ? max : x[j];
         max = max_tail(fold_max(max), full + lane < own ? x[full + lane] : 0.0f, (int)(own - full));
-        __syncthreads(); /* idle groups have read pair 0's scores: not while it replaces them */
+        __syncthreads(); /* Idle groups have read pair 0's scores, which must not be replaced while they read. */
         for (int64_t j = lane; j < n && p < pairs; j += LANES) {
             const float e = j < own ? exp_lane(x[j] - max) : 0.0f;
             sum = sum + e;

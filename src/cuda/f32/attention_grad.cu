@@ -1,7 +1,8 @@
-/* The gradient of attention. With P = softmax(q k^T) recomputed from stats and delta = dO . O:
- *   dV += P^T dO,  dS = P (dO V^T - delta),  dQ = dS K,  dK += dS^T Q.   (q already holds the 1/sqrt(K).)
- * dq: a block owns query pairs and walks keys. dk and dv: a block owns key rows and walks all that see them in order
- * (sequence, query row, head), so that every sum has one owner and a fixed order. Scores are computed in both. */
+/* The gradient of attention. With P = softmax(q k^T), recomputed from stats, and delta = dO . O:
+ *     dV += P^T dO,  dS = P (dO V^T - delta),  dQ = dS K,  dK += dS^T Q      (q already holds the 1/sqrt(K))
+ * For dq, a block owns query pairs and walks over keys. For dk and dv, a block owns key rows and walks over all rows
+ * that see them, in the order (sequence, query row, head). So every sum has one owner and a fixed order. Both compute
+ * the scores. */
 #include "cuda/shared/attention.cuh"
 
 struct grad_args {
@@ -9,7 +10,7 @@ struct grad_args {
     int vec_q, vec_k, vec_v, vec_o;
 };
 
-/* delta[row][head] = dO . O, sixteen lanes a (row, head). */
+/* delta[row][head] = dO . O, by sixteen lanes for each row and head. */
 static __global__ void __launch_bounds__(ROW_THREADS) delta_kernel(const struct cu_attn a) {
     const int lane = threadIdx.x % LANES;
     const int64_t n = a.q.rows * a.H;
@@ -109,7 +110,7 @@ static __global__ void __launch_bounds__(ATTN_THREADS, T::MIN_BLOCKS) dkv_kernel
         const struct cu_attn_user u = a.user[task.user0 + n];
         const bool self = task.row0 >= u.row && task.row0 < u.row + u.len;
         const int64_t pairs = u.len * rep;
-        int pos[T::NR]; /* place of this thread's keys among the user's, or -1 when it does not see them */
+        int pos[T::NR]; /* The place of this thread's keys among the user's. -1: the user does not see them. */
 #pragma unroll
         for (int i = 0; i < T::NR; i++) {
             const int64_t r = task.row0 + ty * T::NR + i;
@@ -125,7 +126,7 @@ static __global__ void __launch_bounds__(ATTN_THREADS, T::MIN_BLOCKS) dkv_kernel
         for (int i = 0; i < T::NR; i++)
 #pragma unroll
             for (int e = 0; e < T::ND; e++) dk[i][e] = dv[i][e] = 0;
-        /* Own keys are seen from their own row on. */
+        /* A sequence's own keys are seen from their own row on. */
         for (int64_t p0 = self ? (task.row0 - u.row) * rep : 0; p0 < pairs; p0 += T::KEYS) {
             const int64_t left = min64(T::KEYS, pairs - p0);
             const auto pair_at = [&](struct cu_mat m, int64_t p) {
@@ -141,7 +142,8 @@ static __global__ void __launch_bounds__(ATTN_THREADS, T::MIN_BLOCKS) dkv_kernel
             for (int j = 0; j < T::NC; j++) {
                 const int col = tx + 16 * j;
                 const int64_t p = p0 + col;
-                const int seen = col < left ? (int)(u.past + p / rep) : -1; /* last key this pair sees */
+                /* This pair sees keys up to this one. */
+                const int seen = col < left ? (int)(u.past + p / rep) : -1;
                 const int64_t at = col < left ? (u.row + p / rep) * a.H + g * rep + p % rep : 0;
                 const float max = a.stats[2 * at], inv = a.stats[2 * at + 1], delta = a.delta[at];
 #pragma unroll
@@ -175,7 +177,7 @@ template <class T> static constexpr int64_t dkv_shared() {
 }
 
 using tile_64 = tile<64, 4, 4>;
-using tile_64s = tile<64, 2, 2>; /* for devices with less shared memory */
+using tile_64s = tile<64, 2, 2>; /* For devices with less shared memory. */
 using tile_128 = tile<128, 4, 4>;
 using tile_128s = tile<128, 2, 2>;
 using tile_256 = tile<256, 2, 2>;
@@ -192,7 +194,7 @@ template <class T> static int gradient(const struct cu_dev *d, const struct grad
     return rc;
 }
 
-/* The first tile that serves K and fits: 1 + its place, or 0. */
+/* Returns 1 + the index of the first tile that serves K and fits; 0: there is none. */
 static int choose(const struct cu_dev *d, int64_t K) {
     const int64_t most = d->max_shared;
     if (K <= 64 && dkv_shared<tile_64>() <= most) return 1;

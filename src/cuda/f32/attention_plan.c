@@ -1,6 +1,6 @@
-/* Attention's work lists: which blocks do which part of which sequence, longest work first so that no block is left
- * over at the end. A list is made once for all layers of a pass and kept on the device. It changes who computes a row,
- * never its bits. */
+/* Attention's work lists: which blocks do which part of which sequence. The longest work comes first, so that no block
+ * is left over at the end. A list is made once for all layers of a pass, and kept on the device. It changes which block
+ * computes a row, never the row's bits. */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,8 @@ static int64_t table_len(const struct attn_seq *s) {
     return s->blocks && s->len > 0 ? ceil_div(s->past + s->len, KV_BLOCK) : 0;
 }
 
-/* The tables' contents count, not their addresses: those stay while what they say changes. */
+/* Compares the contents of block tables, not their addresses: a table may stay where it is while its contents
+ * change. */
 static bool same_seq(const struct plan *p, const struct attn_seq *b) {
     const struct attn_seq *a = p->seq;
     const int32_t *table = p->table;
@@ -34,11 +35,11 @@ static bool same_seq(const struct plan *p, const struct attn_seq *b) {
     return true;
 }
 
-/* Whether the plan on the device is the one for this call; if not, it is marked as being made. */
+/* Returns whether the plan on the device is the one for this call. If not, the plan is marked as being made. */
 static bool plan_begin(struct plan *p, const struct attn_seq *seq, int n_seq, struct attn_shape s, int64_t tile) {
     if (p->valid && p->tile == tile && p->n_seq == n_seq && p->shape.H == s.H && p->shape.G == s.G &&
         p->shape.K == s.K && same_seq(p, seq)) {
-        p->shape = s; /* another layer's part of the cache */
+        p->shape = s; /* This is another layer's part of the cache. */
         return true;
     }
     if (n_seq > p->cap_seq) {
@@ -69,7 +70,8 @@ static int64_t task_keys(const struct cu_attn_task *t, int64_t rep) {
     return t->past + (t->pair0 + t->pairs - 1) / rep + 1;
 }
 
-/* Longest first; equals stay as they were made. A list's cost is carried in front of its items. */
+/* Puts the longest work first. Work of equal cost stays in the order in which it was made. An item's cost stands in
+ * front of it. */
 struct work_order {
     int64_t cost;
     int32_t at;
@@ -80,7 +82,7 @@ static int longer(const void *a, const void *b) {
     return (x->at > y->at) - (x->at < y->at);
 }
 
-/* The query tasks of `tile` pairs each. *out is malloced. */
+/* Makes the query tasks, of `tile` pairs each. The caller frees *out. */
 static int64_t query_tasks(struct cu_attn_task **out, const struct attn_seq *seq, int n_seq, struct attn_shape s,
                            int64_t tile) {
     const int64_t rep = s.H / s.G;
@@ -116,7 +118,7 @@ static bool plan_send(struct cuda_backend *c, const char *op, struct plan *p, co
                       const struct cu_key_task *key_task, const struct cu_attn_user *user, int64_t n_users) {
     const size_t tasks = (size_t)p->n_tasks * sizeof *task, keys = (size_t)p->n_key_tasks * sizeof *key_task,
                  users = (size_t)n_users * sizeof *user, table = (size_t)p->n_table * sizeof *p->table;
-    const size_t bytes = tasks + keys + users + table + 128; /* each part is aligned */
+    const size_t bytes = tasks + keys + users + table + 128; /* Each part is aligned. */
     struct host_stage s;
     if (!device_room(c, op, &p->dev, (int64_t)bytes) || !stage_begin(c, op, bytes, &s)) return false;
     stage_add(&s, task, tasks);
@@ -166,7 +168,8 @@ void plan_attention(struct cuda_backend *c, struct cu_attn *a, const struct attn
             pairs = i64_max(pairs, seq[i].len * rep);
             p->max_keys = i64_max(p->max_keys, seq[i].past + seq[i].len);
         }
-        /* Few pairs each: the kernel that shares a block's threads over keys, not over queries. */
+        /* With so few pairs a sequence, the kernel is used that shares a block's threads over keys, not over
+         * queries. */
         p->max_pairs = i64_min(pairs, CU_DECODE_PAIRS);
         p->decode = cached && pairs <= 2 * CU_DECODE_PAIRS && cu_decode_fits(&c->dev, p->max_pairs, p->max_keys, s.K);
         if (p->decode) tile = CU_DECODE_PAIRS;
@@ -180,27 +183,27 @@ void plan_attention(struct cuda_backend *c, struct cu_attn *a, const struct attn
     cuda_ok(c, "attention", p->decode ? cu_attention_decode(&c->dev, a) : cu_attention(&c->dev, a));
 }
 
-/* The runs of key rows of each sequence and who sees them: the sequence itself and, in order, those behind it whose
- * past lies in its rows. */
+/* Lists the runs of key rows of each sequence, and the sequences that see them: the sequence itself and, in order,
+ * those behind it whose past lies in its rows. */
 static bool key_tasks(struct cuda_backend *c, struct plan *p, const struct attn_seq *seq, int n_seq,
                       struct attn_shape s, int64_t tile, const struct cu_attn_task *task) {
     int64_t n_users = 0, n_tasks = 0;
     int32_t *count = xcalloc((size_t)n_seq + 1, sizeof *count), *first = xcalloc((size_t)n_seq + 1, sizeof *first);
-    /* Which sequence owns a row, for the rows that are some sequence's past. */
+    /* First: which sequence owns a row, for the rows that are some sequence's past. */
     int64_t rows = 0;
     for (int i = 0; i < n_seq; i++) rows = i64_max(rows, seq[i].row + seq[i].len);
     int32_t *owner = xmalloc((size_t)i64_max(rows, 1) * sizeof *owner);
     for (int64_t r = 0; r < rows; r++) owner[r] = -1;
     for (int32_t i = 0; i < n_seq; i++)
         for (int64_t r = seq[i].row; r < seq[i].row + seq[i].len; r++) owner[r] = i;
-    /* Twice: count, then list. A past may span several sequences. */
+    /* Two passes: the first counts, the second lists. A past may span several sequences. */
     struct cu_attn_user *user = NULL;
     for (int pass = 0; pass < 2; pass++) {
         for (int32_t i = 0; i < n_seq; i++) {
             const struct cu_attn_user u = {seq[i].row, seq[i].len, seq[i].past, seq[i].past_row};
             for (int64_t r = u.past_row; r < u.past_row + u.past && u.len > 0;) {
                 const int32_t o = r < rows ? owner[r] : -1;
-                ASSERT(o >= 0 && o < i); /* the contract: it comes before its users */
+                ASSERT(o >= 0 && o < i); /* The contract says that the owner comes before its users. */
                 if (pass) user[first[o] + count[o]] = u;
                 count[o]++;
                 r = seq[o].row + seq[o].len;
@@ -274,7 +277,7 @@ void plan_attention_grad(struct cuda_backend *c, struct cu_attn *a, const struct
 
 void plan_kv_write(struct cuda_backend *c, struct tensor k, struct tensor v, const struct attn_seq *seq, int n_seq,
                    struct attn_shape s) {
-    /* Runs of rows that end where a block ends. */
+    /* Runs of rows end where a block ends. */
     int64_t n = 0;
     for (int i = 0; i < n_seq; i++) {
         ASSERT(seq[i].len == 0 || (seq[i].blocks && s.kv));

@@ -1,8 +1,10 @@
-/* Log-probabilities of drawn tokens, their gradient, and the drawing itself, for long rows of logits. A block takes a
- * chunk of a row and reads it once: its maximum and, in the order of tensor/ops.h, its sums; for a draw also the sums
- * of the weights of each warp's run. Then a block a row puts the chunks together and picks: it needs more registers and
- * waits more, and of the first kernel's blocks as many as possible are to run at a time. The host takes the logarithm,
- * so that its bits are the host's wherever it is needed. */
+/* Log-probabilities of drawn tokens, their gradient, and the drawing itself, for long rows of logits.
+ *
+ * A block of the first kernel takes a chunk of a row and reads it once. It finds the chunk's maximum and, in the order
+ * of tensor/ops.h, its sums; for a draw it also finds the sums of the weights of each warp's run. Then a block of the
+ * second kernel, one a row, puts the chunks together and picks. These are two kernels because the second needs more
+ * registers and waits more, while as many blocks as possible of the first are to run at a time. The host takes the
+ * logarithm, so that its bits are the host's wherever it is needed. */
 #include "cuda/shared/bf16.cuh"
 #include "tensor/ops.h"
 
@@ -10,21 +12,22 @@ enum { THREADS = 512, PER = 8, CHUNK = THREADS * PER, CHUNKS_MAX = 256, WARPS = 
 static_assert((int)CHUNK == (int)LOGIT_CHUNK, "the order of tensor/ops.h");
 static_assert((int)WARPS == THREADS / 32, "the warps of a chunk");
 
-/* What is known of a chunk. */
+/* What is known about a chunk. */
 struct chunk_sums {
-    float max, s, w;   /* of all its ids */
-    float top, first;  /* the largest logit of an id below the limit, and the first such id behind the chunk's begin */
-    float part[WARPS]; /* sums of exp((x - top) / T), ids below the limit */
+    float max, s, w;   /* Of all its ids. */
+    float top, first;  /* top: the largest logit of an id below the limit. first: the first id with that logit, counted
+                          from the chunk's begin. */
+    float part[WARPS]; /* Sums of exp((x - top) / T), of ids below the limit. */
 };
 static_assert(sizeof(struct chunk_sums) == (int)CUDA_CHUNK_FLOATS * sizeof(float), "as cuda_chunks_bytes counts");
 
-/* Which of a chunk's elements a thread's i-th is: with RUN it has PER neighbours, otherwise fours that lie beside those
- * of the threads beside it. */
+/* Which element of a chunk is a thread's i-th. With RUN a thread has PER neighbours. Without it, it has groups of four,
+ * which lie beside those of the threads beside it. */
 template <bool RUN> static __device__ __forceinline__ int place(int i) {
     return RUN ? (int)threadIdx.x * PER + i : i / 4 * (4 * THREADS) + (int)threadIdx.x * 4 + i % 4;
 }
 
-/* This thread's elements of the chunk at j0; `rest` where the row has ended. */
+/* Reads this thread's elements of the chunk at j0. Elements behind the end of the row become `rest`. */
 template <bool RUN>
 static __device__ __forceinline__ void load_run(float (&v)[PER], const float *x, int64_t j0, int64_t n, int vec,
                                                 float rest) {
@@ -41,7 +44,7 @@ static __device__ __forceinline__ void load_run(float (&v)[PER], const float *x,
     }
 }
 
-/* The largest over the block of two values; NaN is passed over. */
+/* The largest of two values over the block. NaN is passed over. */
 static __device__ __forceinline__ float2 block_max(float2 m, float2 *shared) {
     for (int w = 16; w >= 1; w /= 2) {
         m.x = fmaxf(m.x, __shfl_xor_sync(FULL_WARP, m.x, w, 32));
@@ -58,34 +61,36 @@ static __device__ __forceinline__ float2 block_max(float2 m, float2 *shared) {
 
 static __device__ __forceinline__ float finite_or_zero(float m) { return m == MINUS_INFINITY ? 0.0f : m; }
 
-/* Weight exp((x - max) / T) of one element, 0 under min_p. */
+/* The weight exp((x - max) / T) of one element. It is 0 under min_p. */
 static __device__ __forceinline__ float weight_of(float x, float max, const struct cu_draw &h) {
     const float w = exp_lane((x - max) * h.scale);
     return w < h.min_p ? 0.0f : w;
 }
 
-/* What the threads of a block share. Of a chunk: its exponentials and exponents, and maxima and first ids of warps. */
+/* What the threads of a block share about a chunk: its exponentials and exponents, and the maxima and first ids of
+ * warps. */
 struct draw_work {
     float *e, *d; /* [CHUNK] */
     float2 *tops; /* [WARPS] */
     float *firsts;
 };
-/* Of a row: of its chunks maxima, factors, pairs of sums and totals, and, to pick from, weights of each warp's run. */
+/* What the threads of a block share about a row: the maxima, factors, pairs of sums and totals of its chunks and, to
+ * pick from, the weights of each warp's run. */
 struct row_work {
     float *max, *top, *scale, *sums; /* [CHUNKS_MAX], [2 * CHUNKS_MAX] */
     double *total;                   /* [CHUNKS_MAX] */
     float *part, *weights;           /* [CHUNKS_MAX][WARPS], [CHUNK] */
     double *lane;                    /* [32] */
-    int *chosen;                     /* [2]: chunk, warp */
+    int *chosen;                     /* [2]: the chunk and the warp that were chosen. */
 };
 
-/* Sums of a chunk, all of them in the first thread; part[] by the first of each warp. */
+/* Computes the sums of a chunk. All of them end up in the first thread, part[] in the first thread of each warp. */
 template <bool DRAW>
 static __device__ void chunk_of(struct chunk_sums *out, const float *x, int64_t V, int64_t limit, int64_t j0, int vec,
                                 const struct cu_draw *how, const struct draw_work &k) {
     const int tid = threadIdx.x;
     const bool weigh = DRAW && how->scale > 0;
-    /* Of a draw: how many of this thread's ids are below the limit. */
+    /* ^For a draw: how many of this thread's ids are below the limit. */
     const int below = DRAW ? (int)max64(0, min64(limit - j0 - tid * PER, PER)) : 0;
     float v[PER];
     load_run<DRAW>(v, x, j0, V, vec, MINUS_INFINITY);
@@ -114,7 +119,7 @@ static __device__ void chunk_of(struct chunk_sums *out, const float *x, int64_t 
     if (weigh) {
         sum = warp_sum(sum);
         if (tid % 32 == 0) out->part[tid / 32] = sum;
-    } else if (DRAW) { /* greedy */
+    } else if (DRAW) { /* The draw is greedy. */
         float first = CHUNK;
 #pragma unroll
         for (int i = PER - 1; i >= 0; i--)
@@ -145,7 +150,8 @@ struct row_sums {
     float max, top, s, w;
 };
 
-/* The sums of a row; s and w in the first thread alone. k.scale gets the factors of the chunks' weights. */
+/* Computes the sums of a row. s and w end up in the first thread only. k.scale gets the factors of the chunks'
+ * weights. */
 static __device__ struct row_sums row_of_chunks(const struct chunk_sums *sums, int chunks, float scale,
                                                 const struct row_work &k) {
     struct row_sums r = {MINUS_INFINITY, MINUS_INFINITY, 0, 0};
@@ -174,16 +180,17 @@ static __device__ struct row_sums row_of_chunks(const struct chunk_sums *sums, i
     return r;
 }
 
-/* The id at which the running sum of weights passes u times their total: chunk, warp, thread and element in turn, each
- * sum in an order of its own that the row alone decides. In the first thread. */
+/* Returns, in the first thread, the id at which the running sum of weights passes u times their total. Chunk, warp,
+ * thread and element are found in turn. Each sum has an order of its own, which depends only on the row. */
 static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_t limit, float max, int vec,
                            const struct cu_draw &h, const struct row_work &k) {
     const int chunks = (int)ceil_div(limit, (int64_t)CHUNK), tid = threadIdx.x;
     float *const part = k.part;
     float v[PER];
-    __syncthreads(); /* the first thread has read the totals */
+    __syncthreads(); /* By now the first thread has read the totals. */
     if (h.min_p > 0) {
-        for (int c = 0; c < chunks; c++) { /* which weights count is known only now */
+        /* Only now is it known which weights count. */
+        for (int c = 0; c < chunks; c++) {
             float sum = 0;
             load_run<true>(v, x, (int64_t)c * CHUNK, limit, vec, MINUS_INFINITY);
 #pragma unroll
@@ -216,7 +223,7 @@ static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_
         target = want - before;
     }
     __syncthreads();
-    float *const weights = k.weights; /* of which the chosen warp's are needed */
+    float *const weights = k.weights; /* Only those of the chosen warp are needed. */
     const int first = k.chosen[1] * 32 * PER;
     const int64_t j0 = (int64_t)k.chosen[0] * CHUNK;
     if (tid / 32 == k.chosen[1]) {
@@ -240,15 +247,16 @@ static __device__ int pick(const struct chunk_sums *sums, const float *x, int64_
         sum = sum + (double)weights[i];
         if (sum > target) break;
     }
-    if (at < 0) /* rounding only: the nearest that has weight */
+    /* Only rounding leads here: the nearest id that has weight is taken. */
+    if (at < 0)
         for (at = first + t * PER; at > first && !(weights[at] > 0);) at--;
     return (int)j0 + at;
 }
 
-/* A block a chunk. Without DRAW: log-probabilities, and `how` is NULL. One thread in 32 adds up a chunk's exponentials,
- * so as many blocks as fit are to run at a time. */
+/* One block works on a chunk. Without DRAW it computes log-probabilities, and `how` is NULL. One thread in 32 adds up a
+ * chunk's exponentials, so as many blocks as fit are to run at a time. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 890
-#define CHUNK_BLOCKS 3 /* a multiprocessor has 1536 threads */
+#define CHUNK_BLOCKS 3 /* A multiprocessor has 1536 threads. */
 #else
 #define CHUNK_BLOCKS 4
 #endif
@@ -268,7 +276,8 @@ static __global__ void __launch_bounds__(THREADS, CHUNK_BLOCKS)
                    DRAW ? &h : nullptr, k);
 }
 
-/* A block a row, from its chunks' sums. Without DRAW: log-probabilities of the targets, by blocks of any width. */
+/* One block works on a row, from its chunks' sums. Without DRAW it computes the log-probabilities of the targets; then
+ * blocks may have any width. */
 template <bool DRAW>
 static __global__ void __launch_bounds__(THREADS)
     row_kernel(struct cu_row_stats *out, int32_t *drawn, struct cu_mat logits, int32_t limit, const int32_t *targets,
@@ -290,13 +299,13 @@ static __global__ void __launch_bounds__(THREADS)
         id = targets[row];
     } else if (h.scale > 0) {
         id = pick(mine, x, limit, r.top, vec, h, k);
-    } else { /* greedy: the first of the largest */
+    } else { /* Greedy: the first of the largest logits. */
         int at = 0;
         while (at + 1 < chunks && !(k.top[at] == r.top)) at++;
         id = at * CHUNK + (int)mine[at].first;
     }
     if (threadIdx.x > 0) return;
-    if (DRAW && (!(r.top - r.top == 0) || id >= limit)) id = -1; /* NaN or infinite */
+    if (DRAW && (!(r.top - r.top == 0) || id >= limit)) id = -1; /* The largest logit is NaN or infinite. */
     out[row] = {id, id < 0 ? 0.0f : x[id], r.max, r.s, r.w};
     if (DRAW) drawn[row] = id;
 }
@@ -330,7 +339,8 @@ extern "C" int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, int32_t
                             (int)chunks, vec);
 }
 
-/* x = -g / s exp(x - max), and g more at the target; where `rounded` is not NULL (then vec) it goes there alone. */
+/* x = -g / s exp(x - max), and g more at the target. Where `rounded` is not NULL (then vec is set), the result goes
+ * only there. */
 static __global__ void __launch_bounds__(THREADS)
     logits_grad_kernel(struct cu_mat logits, uint16_t *rounded, const int32_t *targets,
                        const struct cu_row_stats *stats, const float *g, int chunks, int vec) {

@@ -1,4 +1,4 @@
-/* Ops without a product or a row sum: elementwise, rows by index, column sums, the optimizer, cache writes. */
+/* Ops without a product or a row sum: elementwise ops, rows by index, column sums, the optimizer, cache writes. */
 #include "cuda/shared/device.cuh"
 #include "tensor/ops.h"
 
@@ -22,7 +22,7 @@ static __global__ void axpby_kernel(struct cu_mat y, float a, struct cu_mat x, f
     }
 }
 
-/* The usual case, 16 bytes at a time: rows of a length, stride and address that allow it. */
+/* The usual case: rows whose length, stride and address allow access to 16 bytes at a time. */
 static __global__ void axpby4_kernel(struct cu_mat y, float a, struct cu_mat x, float b) {
     const int64_t cols = y.cols / 4;
     ELEMENT_LOOP(i, y.rows * cols) {
@@ -70,7 +70,7 @@ extern "C" int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const flo
     return LAUNCH(gather_kernel, grid_for(d, n, THREADS), THREADS, 0, d->stream, y, x, ldx, rows, drawn);
 }
 
-/* One block a (destination, run of columns): its rows are added in order. */
+/* One block works on a destination and a run of columns. It adds the rows in order. */
 static __global__ void scatter_kernel(float *y, int64_t ldy, struct cu_mat x, const float *scale, const int32_t *dst,
                                       const int32_t *start, const int32_t *order) {
     const int64_t per_row = ceil_div(x.cols, (int64_t)blockDim.x), u = (int64_t)blockIdx.x / per_row;
@@ -98,7 +98,8 @@ extern "C" int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy
 /* ---- column sums: a block fetches BIAS_ROWS rows of 32 columns together, and one warp adds them up in order ---------
  */
 
-/* Rows pass through shared memory BIAS_ROWS at a time; the next ones are fetched while the first warp adds these up. */
+/* Rows pass through shared memory, BIAS_ROWS at a time. The next ones are fetched while the first warp adds these
+ * up. */
 enum { BIAS_COLS = 32, BIAS_ROWS = 128 };
 
 static __global__ void __launch_bounds__(THREADS) bias_grad_kernel(float *db, struct cu_mat dy) {
@@ -120,7 +121,7 @@ static __global__ void __launch_bounds__(THREADS) bias_grad_kernel(float *db, st
 #pragma unroll
         for (int i = 0; i < PER; i++) tile[buf][first + i * (THREADS / BIAS_COLS)][col] = next[i];
         fetch(t0 + BIAS_ROWS);
-        __syncthreads(); /* one is enough: the next pass writes the other buffer */
+        __syncthreads(); /* One barrier is enough, because the next pass writes the other buffer. */
         if (first == 0) {
             const int n = (int)min64(BIAS_ROWS, dy.rows - t0);
 #pragma unroll 16
@@ -147,7 +148,7 @@ static __device__ __forceinline__ void adamw_one(float &w, float &m, float &v, f
 static __global__ void adamw_kernel(float *w, float *m, float *v, const float *g, int64_t n, struct cu_adamw a) {
     ELEMENT_LOOP(i, n) adamw_one(w[i], m[i], v[i], g[i], a);
 }
-/* Four at a time: n is a multiple of four, all are aligned to 16 bytes. */
+/* Four elements at a time: n is a multiple of four, and everything is aligned to 16 bytes. */
 static __global__ void __launch_bounds__(THREADS)
     adamw4_kernel(float *w, float *m, float *v, const float *g, int64_t n, struct cu_adamw a) {
     ELEMENT_LOOP(i, n / 4) {
@@ -178,10 +179,10 @@ extern "C" int cu_adamw(const struct cu_dev *d, float *w, float *m, float *v, co
 }
 
 static __device__ __forceinline__ double square(float x) { return (double)x * (double)x; }
-static __device__ __forceinline__ double square(double x) { return x; } /* a sum of squares */
+static __device__ __forceinline__ double square(double x) { return x; } /* Makes the sum a sum of squares. */
 
-/* sums[b] = the sum of the squares of SUM_BLOCK floats, or of so many sums. A warp takes 32 of them, a thread each;
- * they fetch pieces of all of them together so that reads are coalesced. */
+/* sums[b] = the sum of the squares of SUM_BLOCK floats, or of so many sums. A warp takes 32 blocks, one for each
+ * thread. Its threads fetch pieces of all 32 blocks together, so that reads are coalesced. */
 template <typename T>
 static __global__ void __launch_bounds__(32) square_blocks_kernel(double *sums, const T *x, int64_t n) {
     __shared__ T piece[32][33];
@@ -232,7 +233,7 @@ extern "C" int cu_sum_squares(const struct cu_dev *d, double *out, double *sums,
 /* ---- cache ---------------------------------------------------------------------------------------------------------
  */
 
-/* One thread block a task; layout in tensor/ops.h. */
+/* One thread block works on a task. tensor/ops.h has the layout. */
 static __global__ void __launch_bounds__(THREADS)
     kv_write_kernel(struct cu_mat k, struct cu_mat v, const struct cu_kv_task *tasks, int64_t G, int64_t K, int64_t Kp,
                     float *kv, int64_t kv_stride) {

@@ -1,16 +1,16 @@
-/* The matrix product behind linear, linear_dx and linear_dw: tiles of c in registers, strips of a and b double-buffered
- * in shared memory. The reduction index of an output is walked by one thread in ascending order, one FMA per step:
- * splitting it over threads would be faster for linear_dw and would change the bits. */
+/* The matrix product behind linear, linear_dx and linear_dw. Tiles of c stand in registers; strips of a and b are
+ * double-buffered in shared memory. One thread walks over the reduction index of an output, in ascending order, one FMA
+ * a step. Splitting it over threads would be faster for linear_dw, and would change the bits. */
 #include "cuda/shared/device.cuh"
 
 struct gemm_args {
     struct cu_gemm g;
     int64_t tiles_n;
-    int vec_a, vec_b, vec_c; /* 16-byte access is possible */
+    int vec_a, vec_b, vec_c; /* true: access to 16 bytes at a time is possible. */
 };
 
-/* One strip of an operand: ROWS rows (of c's m or n) by BK steps, as THREADS threads copy it from global memory through
- * registers into s[BK][ROWS+4]. KC: the reduction index is contiguous in memory. */
+/* One strip of an operand: ROWS rows (of c's m or n) by BK steps. THREADS threads copy it from global memory, through
+ * registers, into s[BK][ROWS+4]. KC: the reduction index is contiguous in memory. */
 template <int ROWS, int BK, int THREADS, bool KC> struct strip {
     static constexpr int QUADS = ROWS * BK / 4 / THREADS;
     static constexpr int LD = ROWS + 4;
@@ -25,8 +25,9 @@ template <int ROWS, int BK, int THREADS, bool KC> struct strip {
             const int64_t r = r0 + (KC ? q / (BK / 4) : q % (ROWS / 4) * 4);
             const int64_t k = k0 + (KC ? q % (BK / 4) * 4 : q / (ROWS / 4));
             const float *src = KC ? p + r * ld + k : p + k * ld + r;
-            const bool in = KC ? r < rows : k < K;                 /* the other index */
-            const int64_t left = in ? (KC ? K - k : rows - r) : 0; /* elements along the contiguous one */
+            const bool in = KC ? r < rows : k < K; /* The index that is not contiguous. */
+            /* How many elements are left along the contiguous index. */
+            const int64_t left = in ? (KC ? K - k : rows - r) : 0;
             float4 v = make_float4(0, 0, 0, 0);
             if (vec && left >= 4) {
                 v = *reinterpret_cast<const float4 *>(src);
@@ -56,7 +57,7 @@ template <int ROWS, int BK, int THREADS, bool KC> struct strip {
     }
 };
 
-/* A thread's N rows (or columns) of a BLOCK-wide tile, in groups of up to 4 neighbours. */
+/* A thread's N rows (or columns) of a tile that is BLOCK wide, in groups of up to 4 neighbours. */
 template <int N, int BLOCK> struct frag {
     static constexpr int W = N < 4 ? N : 4;
     static __device__ __forceinline__ int at(int t, int i) { return i / W * (BLOCK / (N / W)) + t * W + i % W; }
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), MIN_BLOCKS) gemm_kernel(c
                     for (int j = 0; j < TN; j++) acc[i][j] = fmaf(fa[i], fb[j], acc[i][j]);
             }
         }
-        if (more) { /* the other buffer was last read before the previous barrier */
+        if (more) { /* The other buffer was last read before the previous barrier. */
             ra.store(sa[buf ^ 1], tid);
             rb.store(sb[buf ^ 1], tid);
         }
@@ -178,7 +179,8 @@ static int run(const struct cu_dev *d, struct gemm_args args) {
     return LAUNCH(kernel, tiles, BM / TM * (BN / TN), 0, d->stream, args);
 }
 
-/* The largest tile that still gives every multiprocessor one: big tiles fetch less, small ones fill the device. */
+/* Picks the largest tile with which every multiprocessor still gets one. Big tiles fetch less, small ones fill the
+ * device. */
 template <bool AK, bool BKC> static int pick(const struct cu_dev *d, const struct gemm_args &args) {
     const int64_t M = args.g.M, N = args.g.N;
     if (ceil_div(M, 128) * ceil_div(N, 128) >= d->sm_count) return run<128, 128, 16, 8, 8, 2, AK, BKC>(d, args);

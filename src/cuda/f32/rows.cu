@@ -1,17 +1,16 @@
-/* Ops that work row by row: sixteen threads share a row, thread `lane` taking the elements congruent to it, which is
- * the order of tensor/ops.h and makes neighbouring threads read neighbouring memory. */
+/* Ops that work row by row. Sixteen threads share a row. Thread `lane` takes the elements whose index is congruent to
+ * it modulo sixteen. This is the order of tensor/ops.h, and it makes neighbouring threads read neighbouring memory. */
 #include "cuda/shared/device.cuh"
 #include "tensor/ops.h"
 
-/* Rows of the current block's pass. Rows past the end are clamped by the callers so that whole warps reach the folds.
- */
+/* The rows of the current block's pass. The callers clamp rows past the end, so that whole warps reach the folds. */
 #define ROW_LOOP(n_rows)                                                              \
     for (int64_t base = (int64_t)blockIdx.x * (ROW_THREADS / LANES); base < (n_rows); \
          base += (int64_t)gridDim.x * (ROW_THREADS / LANES))
 
 static __device__ __forceinline__ float *row_of(struct cu_mat t, int64_t r) { return t.p + r * t.ld; }
 
-/* 1/sqrt(mean(x^2) + eps), in all sixteen threads. */
+/* 1/sqrt(mean(x^2) + eps). All sixteen threads get it. */
 static __device__ __forceinline__ float rstd_of(const float *x, int64_t n, float eps, int lane) {
     float s = 0;
 #pragma unroll 4
@@ -40,7 +39,8 @@ extern "C" int cu_rmsnorm(const struct cu_dev *d, struct cu_mat y, struct cu_mat
     return LAUNCH(rmsnorm_kernel, row_grid(d, x.rows), ROW_THREADS, 0, d->stream, y, x, gain, eps);
 }
 
-/* dx (+)= r (dy gain - xh mean(dy gain xh)), xh = x r. dx may be dy: a thread writes what it alone reads. */
+/* dx (+)= r (dy gain - xh mean(dy gain xh)) with xh = x r. dx may be dy: a thread writes only what no other thread
+ * reads. */
 static __device__ __forceinline__ void norm_grad_row(float *dx, const float *dy, const float *x, const float *gain,
                                                      int64_t n, float r, int accumulate, int lane, bool live) {
     float s = 0;
@@ -69,7 +69,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* The same for wide rows, a block a row: all threads fetch it into shared memory, sixteen add it up. */
+/* The same for wide rows, with a block a row: all threads fetch the row into shared memory, and sixteen of them add it
+ * up. */
 static __global__ void __launch_bounds__(ROW_THREADS)
     rmsnorm_grad_wide_kernel(struct cu_mat dx, struct cu_mat dy, struct cu_mat x, const float *gain, float eps,
                              int accumulate, float *rstd) {
@@ -109,7 +110,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* partial[block][j] = sum over the block's rows of dy xh, one thread a column. */
+/* partial[block][j] = the sum of dy xh over the block's rows, with one thread a column. */
 static __global__ void gain_partial_kernel(float *partial, struct cu_mat dy, struct cu_mat x, const float *rstd) {
     const int64_t j = (int64_t)blockIdx.x % ceil_div(x.cols, (int64_t)blockDim.x) * blockDim.x + threadIdx.x;
     const int64_t blk = (int64_t)blockIdx.x / ceil_div(x.cols, (int64_t)blockDim.x);
@@ -121,7 +122,7 @@ static __global__ void gain_partial_kernel(float *partial, struct cu_mat dy, str
     partial[blk * x.cols + j] = s;
 }
 
-/* out[j] += partial[b][j], b ascending. */
+/* out[j] += partial[b][j], with b ascending. */
 static __global__ void fold_partial_kernel(float *out, const float *partial, int64_t blocks, int64_t n, int64_t ld) {
     const int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (j >= n) return;
@@ -171,7 +172,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         const float *cs = a.cos_t + (int64_t)a.pos[t] * half, *sn = a.sin_t + (int64_t)a.pos[t] * half;
         float *y = row_of(qk, t) + h * a.K;
         const float scale = h < a.H ? a.q_scale : 1.0f;
-        /* A warp holds two heads, of which one may be normed and the other not: the folds are outside the branch. */
+        /* A warp holds two heads, of which one may be normed and the other not. So the folds stand outside of the
+         * branch. */
         const float r = a.q_gain || a.k_gain ? rstd_of(x, a.K, a.eps, lane) : 1.0f;
         if (i >= n) continue;
         for (int64_t j = lane; j < half; j += LANES) {
@@ -192,7 +194,7 @@ extern "C" int cu_rope(const struct cu_dev *d, struct cu_mat qk, struct cu_mat q
     return LAUNCH(rope_kernel, row_grid(d, qk.rows * (a->H + a->G)), ROW_THREADS, 0, d->stream, qk, qkv, *a);
 }
 
-/* Turns the gradients back in place, and leaves each head's rstd for the steps behind it. */
+/* Turns the gradients back in place, and leaves each head's rstd for the steps that follow. */
 static __global__ void __launch_bounds__(ROW_THREADS)
     rope_turn_kernel(struct cu_mat dqkv, struct cu_mat qkv, struct cu_rope a, float *rstd) {
     const int lane = threadIdx.x % LANES;
@@ -216,7 +218,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* partial[block][0..K) for the query gain, [K..2K) for the key gain: rows ascending, heads ascending within a row. */
+/* partial[block] has [0..K) for the query gain and [K..2K) for the key gain. Rows ascend, and within a row heads
+ * ascend. */
 static __global__ void rope_gain_kernel(float *partial, struct cu_mat dqkv, struct cu_mat qkv, struct cu_rope a,
                                         const float *rstd) {
     const int64_t per_block = ceil_div(2 * a.K, (int64_t)blockDim.x), heads = a.H + a.G;
@@ -257,7 +260,7 @@ extern "C" int cu_rope_grad(const struct cu_dev *d, struct cu_mat dqkv, float *d
     const int64_t grid = row_grid(d, dqkv.rows * (a->H + a->G));
     int rc = LAUNCH(rope_turn_kernel, grid, ROW_THREADS, 0, d->stream, dqkv, qkv, *a, rstd);
     if (rc || !(a->q_gain || a->k_gain)) return rc;
-    if (dq_gain) { /* before the step below overwrites the turned gradients */
+    if (dq_gain) { /* This comes before the step below, which overwrites the turned gradients. */
         const int64_t blocks = ceil_div(dqkv.rows, ROW_BLOCK), columns = ceil_div(2 * a->K, COLUMN_THREADS);
         rc = LAUNCH(rope_gain_kernel, blocks * columns, COLUMN_THREADS, 0, d->stream, partial, dqkv, qkv, *a, rstd);
         if (rc) return rc;
@@ -309,7 +312,7 @@ extern "C" int cu_swiglu_grad(const struct cu_dev *d, struct cu_mat dgu, struct 
 
 static __device__ __forceinline__ float row_max(const float *x, int64_t n, int lane) {
     const int64_t full = n & ~(int64_t)(LANES - 1);
-    float m = __int_as_float(0xff800000); /* -infinity */
+    float m = __int_as_float(0xff800000); /* This is -infinity. */
 #pragma unroll 4
     for (int64_t j = lane; j < full; j += LANES) m = m > x[j] ? m : x[j];
     return max_tail(fold_max(m), full + lane < n ? x[full + lane] : 0.0f, (int)(n - full));

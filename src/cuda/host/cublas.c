@@ -1,15 +1,15 @@
-/* bf16 products through cuBLASLt, which is looked for when the backend opens: no build needs it, and where it is
- * missing an own kernel does the work.
+/* Products in bfloat16 through cuBLASLt. The library is looked for when the backend opens: no build needs it, and where
+ * it is missing our own kernel computes the products.
  *
- * Exact numerics. A row's bits must not depend on how many rows there are, while the fastest algorithm does. So for
- * each kind of product (matrix size, types, epilogue) one algorithm that does not split the sum, that for
- * REFERENCE_ROWS rows, is the reference; for each range of row counts the fastest of those without a split is taken
- * whose rows, spread over the output, have the reference's bits. On Hopper all of them have. The reference itself
- * remains when none is faster or has its bits: its tiles do not know of each other. It also does the products of few
- * rows with matrices so small that a launch takes most of the time.
+ * Exact numerics. A row's bits must not depend on how many rows there are, but the fastest algorithm does. So each kind
+ * of product (matrix size, types, epilogue) has a reference: an algorithm that does not split the sum, chosen for
+ * REFERENCE_ROWS rows. For each range of row counts the fastest algorithm without a split is taken whose rows have the
+ * reference's bits. This is tried on rows that are spread over the output. On Hopper all of them pass. The reference
+ * itself is taken when none is faster or none has its bits: its tiles do not know of each other. It also computes the
+ * products of few rows with matrices so small that a launch takes most of the time.
  *
- * Of few rows the own kernel of few_rows_gemm.cu is one algorithm more; it is taken when it is a little slower alone,
- * for in a pass it reads its weights while the kernel before it ends. */
+ * For few rows, our own kernel (few_rows_gemm.cu) is one more candidate. It is taken even when it is a little slower
+ * alone, because in a pass it reads its weights while the kernel before it ends. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -22,32 +22,33 @@
 #include <cublasLt.h>
 
 enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS = 3, GRADIENTS = 128 };
-#define FEW_AHEAD_MS 2e-3f /* by so much the own kernel of few rows begins earlier in a pass */
-#define SWIGLU_MS 3e-3f    /* what that takes by itself */
+#define FEW_AHEAD_MS 2e-3f /* So much earlier our own kernel for few rows begins in a pass. */
+#define SWIGLU_MS 3e-3f    /* So long SwiGLU takes as a kernel of its own. */
 #define WORKSPACE_BYTES ((size_t)32 << 20)
-#define SMALL_MATRIX 65536 /* elements; with fewer than MANY_ROWS */
+#define SMALL_MATRIX 65536 /* Elements of a matrix that counts as small when there are fewer than MANY_ROWS rows. */
 #define MANY_ROWS 1024
 #define FLUSH_BYTES ((size_t)96 << 20)
 
-/* What does a product. */
+/* How a product is computed. */
 struct gemm_choice {
     cublasLtMatmulAlgo_t algo;
-    bool few, few_swiglu; /* by the own kernel, where it takes it; and with SwiGLU behind it in one */
+    bool few, few_swiglu; /* few: by our kernel for few rows, where that takes the product. few_swiglu: by its variant
+                             with SwiGLU fused. */
 };
 
-/* One kind of product. The number of columns of D, which is that of rows in our terms, is left open. */
+/* One kind of product. The number of columns of D, which are rows in our terms, is left open. */
 struct gemm_group {
-    struct lt_product like; /* n and the addresses do not count */
+    struct lt_product like; /* n and the addresses do not count. */
     bool usable;
     struct gemm_choice reference;
-    int64_t n[RANGES]; /* upper ends of ranges found so far */
+    int64_t n[RANGES]; /* The upper ends of the ranges that have been searched. */
     struct gemm_choice choice[RANGES];
     int n_ranges;
 };
 
-/* A product of a gradient, of exactly these sizes, and what does it. */
+/* A product of a gradient, of exactly these sizes, and the algorithm that computes it. */
 struct gradient {
-    struct lt_product like; /* the addresses do not count */
+    struct lt_product like; /* The addresses do not count. */
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -56,9 +57,9 @@ struct lt {
     cublasLtHandle_t handle;
     struct gemm_group group[GROUPS];
     int n_groups;
-    struct gradient gradient[GRADIENTS]; /* a ring */
+    struct gradient gradient[GRADIENTS]; /* A ring. */
     int64_t n_gradients;
-    void *workspace; /* fast numerics only */
+    void *workspace; /* Only with fast numerics. */
     cublasStatus_t (*create)(cublasLtHandle_t *);
     cublasStatus_t (*destroy)(cublasLtHandle_t);
     size_t (*version)(void);
@@ -82,7 +83,7 @@ struct lt {
 
 static bool symbol(void *library, const char *name, void *to) {
     void *p = dlsym(library, name);
-    memcpy(to, &p, sizeof p); /* C has no conversion between the two kinds of pointer */
+    memcpy(to, &p, sizeof p); /* C has no conversion between pointers to objects and to functions. */
     return p != NULL;
 }
 
@@ -99,14 +100,15 @@ static bool symbols(struct lt *l) {
            symbol(l->library, "cublasLtMatmulAlgoCheck", &l->check) && symbol(l->library, "cublasLtMatmul", &l->matmul);
 }
 
-/* The version these declarations are from: opaque structs are laid out for it. */
+/* The version that these declarations are from. Opaque structs are laid out for it. */
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
 #define LIBRARY "libcublasLt.so." STRING(CUBLAS_VER_MAJOR)
 
 struct lt *lt_open(void) {
     struct lt *l = xcalloc(1, sizeof *l);
-    const char *named = getenv("KERNELRL_CUBLASLT"); /* a path; "none": do without */
+    /* KERNELRL_CUBLASLT is a path, or "none" to do without the library. */
+    const char *named = getenv("KERNELRL_CUBLASLT");
     const char *const places[] = {named && *named ? named : LIBRARY, "/usr/local/cuda/lib64/" LIBRARY,
                                   "/usr/local/cuda/targets/x86_64-linux/lib/" LIBRARY};
     for (size_t i = 0; i < (named && *named ? 1 : ARRAY_LEN(places)) && !l->library; i++)
@@ -197,7 +199,7 @@ static bool launch(const struct cuda_backend *c, struct gemm_shape *s, const str
 
 /* ---- choosing an algorithm --------------------------------------------------------------------------------------- */
 
-struct trial { /* device memory of a search */
+struct trial { /* The device memory and events of a search. */
     void *x, *d, *few, *want, *flush;
     int32_t *differ;
     cudaEvent_t begin, end;
@@ -212,7 +214,7 @@ static void trial_close(struct trial *t) {
     cudaFree(t->differ);
     if (t->begin) cudaEventDestroy(t->begin);
     if (t->end) cudaEventDestroy(t->end);
-    cudaGetLastError(); /* no room for a search is no error: the reference is taken */
+    cudaGetLastError(); /* Too little room for a search is no error: the reference is taken. */
 }
 
 static bool trial_open(struct trial *t, const struct lt_product *p) {
@@ -228,14 +230,14 @@ static bool trial_open(struct trial *t, const struct lt_product *p) {
     return ok;
 }
 
-/* Operands end to end. */
+/* Sets the strides of operands that lie end to end, as they do in a trial. */
 static void of_trial(struct lt_product *p) {
     p->ldb = p->k * parts_of(p);
     p->ldd = p->m;
     p->part_step = p->n * p->m;
 }
 
-/* The product on the trial's rows; old contents of d are the same few numbers everywhere. */
+/* Computes the product on the trial's rows. The old contents of d are the same few numbers everywhere. */
 static bool try_run(const struct cuda_backend *c, const struct lt_product *p, void *b, void *d, int64_t n,
                     const struct gemm_choice *by) {
     struct lt_product q = *p;
@@ -285,14 +287,15 @@ static float best_time(const struct cuda_backend *c, const struct lt_product *p,
     return best;
 }
 
-/* How long a candidate takes, in ms; 1e30 when it cannot do it, or its rows have other bits than the reference's. */
+/* Returns how many milliseconds a candidate takes. It is 1e30 when the candidate cannot compute the product, or when
+ * its rows have other bits than the reference's. */
 static float judge(const struct cuda_backend *c, const struct lt_product *p, const struct trial *t, int64_t wanted,
                    const struct gemm_choice *by) {
     if (!try_run(c, p, t->x, t->d, p->n, by) || (!c->be.fast && !same_rows(c, p, t, wanted))) return 1e30f;
     return best_time(c, p, t, by);
 }
 
-/* What does p->n rows. */
+/* Finds how products of p->n rows are computed. */
 static void search(struct cuda_backend *c, const char *op, const struct gemm_group *g, const struct lt_product *p,
                    struct gemm_choice *out) {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
@@ -371,8 +374,9 @@ static bool same_product(const struct lt_product *a, const struct lt_product *b)
            !b->bias;
 }
 
-/* In training's gradients the sum runs over rows or outputs, and no row is compared with another: the first algorithm
- * is taken for each size, so that a run repeats. Asking for it takes longer than a small product, so it is kept. */
+/* Computes a product of training's gradients. There the sum runs over rows or outputs, and no row is compared with
+ * another, so the first algorithm that is offered is taken for each size, and a run repeats. Asking for an algorithm
+ * takes longer than a small product, so it is kept. */
 static bool gradient(const struct cuda_backend *c, const struct lt_product *p) {
     struct lt *l = c->lt;
     struct gemm_shape s;
@@ -385,7 +389,7 @@ static bool gradient(const struct cuda_backend *c, const struct lt_product *p) {
     return true;
 }
 
-/* NULL: none can be found now. */
+/* Returns how a product of so many rows is computed. NULL: this cannot be found out now. */
 static const struct gemm_choice *choice_of(struct cuda_backend *c, const char *op, struct gemm_group *g,
                                            const struct lt_product *p) {
     const int64_t end = range_end(p->n);
@@ -393,7 +397,7 @@ static const struct gemm_choice *choice_of(struct cuda_backend *c, const char *o
     if (p->m * p->k < SMALL_MATRIX && p->n < MANY_ROWS) return &g->reference;
     while (i < g->n_ranges && g->n[i] != end) i++;
     if (i < g->n_ranges) return &g->choice[i];
-    if (c->pass.mode != PASS_RUN) c->pass.abort = true; /* a search cannot be recorded */
+    if (c->pass.mode != PASS_RUN) c->pass.abort = true; /* A search cannot be recorded. */
     if (i == RANGES || c->pass.mode != PASS_RUN) return NULL;
     search(c, op, g, p, &g->choice[i]);
     g->n[i] = end;
@@ -404,7 +408,7 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
     *done = false;
     if (!c->lt) return true;
     if (c->be.fast && !c->lt->workspace && cudaMalloc(&c->lt->workspace, WORKSPACE_BYTES) != cudaSuccess)
-        cudaGetLastError(); /* there are algorithms that need none */
+        cudaGetLastError(); /* There are algorithms that need no workspace. */
     if (!p->exact) {
         *done = gradient(c, p);
         return true;

@@ -1,7 +1,9 @@
-/* The host side of the CUDA backend: memory, transfers, the op table. Everything goes to one stream, so work runs in
- * the order it was asked for. Index arrays travel through a ring of pinned memory; results for the host land in pinned
- * memory and are handed over at sync or, where they were posted, at collect. The first error of any call is kept and
- * every later op does nothing; sync reports it. Attention's work lists are in attention_plan.c. */
+/* The host side of the CUDA backend: memory, transfers, the op table.
+ *
+ * Everything goes to one stream, so work runs in the order in which it was asked for. Index arrays travel through a
+ * ring of pinned memory. Results for the host land in pinned memory. They are handed over at sync or, where they were
+ * posted, at collect. The first error of any call is kept, and every later op does nothing; sync reports the error.
+ * attention_plan.c has attention's work lists. */
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +20,7 @@ bool cuda_ok(struct cuda_backend *c, const char *op, int rc) {
     if (rc == cudaSuccess) return true;
     if (!c->error[0]) {
         snprintf(c->error, sizeof c->error, "%s: %s", op, cudaGetErrorString((cudaError_t)rc));
-        cudaGetLastError(); /* so that a later call does not report it as its own */
+        cudaGetLastError(); /* Clears CUDA's own error, so that no later call reports it. */
     }
     return false;
 }
@@ -27,14 +29,15 @@ void cuda_refuse(struct cuda_backend *c, const char *op, const char *why) {
     if (!c->error[0]) snprintf(c->error, sizeof c->error, "%s: %s", op, why);
 }
 
-/* The device is a property of the calling thread: set it at the start of every op, but once for the hundreds of a pass
- * that is recorded or replayed. */
+/* The device is a property of the calling thread. So it is set at the start of every op, but only once for the hundreds
+ * of ops of a pass that is recorded or replayed. */
 struct cuda_backend *cuda_begin(struct backend *be, const char *op) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     c->known.stats = NULL;
     c->rounded.data = NULL;
     if (c->error[0]) return NULL;
-    if (c->pass.mode == PASS_RUN && !cuda_ok(c, op, cudaSetDevice(c->device))) return NULL; /* pass_begin did it */
+    /* In a recorded pass, pass_begin has set the device. */
+    if (c->pass.mode == PASS_RUN && !cuda_ok(c, op, cudaSetDevice(c->device))) return NULL;
     if (c->owed.n > 0) bf16_settle(c);
     return c;
 }
@@ -58,7 +61,7 @@ static struct cuda_backend *begin(struct backend *be, const char *op) {
     return NULL;
 }
 
-/* For products of gradients: several in a row have a factor in common, which is rounded once (bf16/ops.c). */
+/* See host.h. */
 struct cuda_backend *cuda_begin_product(struct backend *be, const char *op) {
     const struct tensor rounded = ((struct cuda_backend *)be)->rounded;
     struct cuda_backend *c = begin(be, op);
@@ -89,20 +92,20 @@ static bool ring_make(struct cuda_backend *c, const char *op, size_t bytes) {
     r->bytes = bytes;
     r->at = 0;
     r->now = 0;
-    r->turns += 2; /* nothing of the old ring is there any more */
+    r->turns += 2; /* Nothing of the old ring is there any more. */
     r->half_used[0] = r->half_used[1] = false;
     return true;
 }
 
-/* Room for `bytes` in one half of the ring. Before a half is written again, the copies out of it must have run: an
- * event marks the moment the host moved on to the other half. */
+/* Makes room for `bytes` in one half of the ring. Before a half is written again, the copies out of it must have run.
+ * An event marks the moment when the host moved on to the other half. */
 bool stage_begin(struct cuda_backend *c, const char *op, size_t bytes, struct host_stage *s) {
     struct ring *r = &c->ring;
     if (c->pass.mode != PASS_RUN) return pass_stage(c, bytes, s);
     bytes = (bytes + 255) & ~(size_t)255;
     if (2 * bytes > r->bytes && !ring_make(c, op, (size_t)cuda_ring_bytes((int64_t)bytes))) return false;
     const size_t half = r->bytes / 2;
-    if (r->at + bytes > ((size_t)r->now + 1) * half) { /* on to the other half */
+    if (r->at + bytes > ((size_t)r->now + 1) * half) { /* This half is full: move on to the other one. */
         if (!cuda_ok(c, op, cudaEventRecord(r->left[r->now], c->stream))) return false;
         r->half_used[r->now] = true;
         r->now = !r->now;
@@ -126,7 +129,8 @@ void *stage_add(struct host_stage *s, const void *src, size_t bytes) {
 void *stage_host(const struct host_stage *s, const void *dev) { return s->host + ((const char *)dev - s->dev); }
 
 bool stage_send(struct cuda_backend *c, const char *op, const struct host_stage *s) {
-    /* A recorded array has the size it had: another size is another pass. All of them are copied at its end. */
+    /* An array of a recorded pass has the size that it had when the pass was recorded: another size makes another pass.
+     * All arrays of the pass are copied at its end. */
     NOTE(c, NULL, s->used, ADDRESS(s->dev));
     if (c->pass.mode != PASS_RUN || s->used == 0) return true;
     return cuda_ok(c, op, cudaMemcpyAsync(s->dev, s->host, s->used, cudaMemcpyHostToDevice, c->stream));
@@ -135,7 +139,7 @@ bool stage_send(struct cuda_backend *c, const char *op, const struct host_stage 
 /* ---- device to host: results wait on the device until sync ----------------------------------------------------------
  */
 
-/* As logprob_row of tensor/ops.h: the same operations on the same numbers. */
+/* Computes log-probabilities as logprob_row of tensor/ops.h does: the same operations on the same numbers. */
 static void finish_logprobs(const struct result_item *x, const struct cu_row_stats *s) {
     for (size_t i = 0; i < x->bytes / sizeof *s; i++) {
         const double log_l = log((double)s[i].s);
@@ -154,7 +158,7 @@ static void hand_over(const struct result_item *item, int n, const char *host) {
     }
 }
 
-/* Those that were posted first, which are there. */
+/* Hands over the results that were posted first. They have arrived. */
 static void hand_over_posted(struct cuda_backend *c) {
     struct posted *p = &c->posted[c->first_posted];
     hand_over(p->item, p->n, p->host);
@@ -174,7 +178,8 @@ static bool results_deliver(struct cuda_backend *c, const char *op) {
     return true;
 }
 
-/* The device writes the next results to the same place, but behind this copy. */
+/* Posts the results: queues their copy to the host. The device writes the next results to the same place, but behind
+ * this copy. */
 static void cuda_post(struct backend *be) {
     struct cuda_backend *c = begin(be, "post");
     if (!c) return;
@@ -205,7 +210,7 @@ static void cuda_post(struct backend *be) {
     c->n_posted++;
 }
 
-/* Makes room for n results of `bytes` each: what is there may have to be delivered first. */
+/* Makes room for n results of `bytes` each. The results that wait may have to be delivered first. */
 static bool results_room(struct cuda_backend *c, const char *op, size_t bytes, int n) {
     struct results *r = &c->results;
     const size_t room = ((bytes + 15) & ~(size_t)15) * (size_t)n;
@@ -214,7 +219,7 @@ static bool results_room(struct cuda_backend *c, const char *op, size_t bytes, i
         r->item = xrealloc(r->item, (size_t)r->cap * sizeof *r->item);
     }
     if (r->used + room <= r->bytes) return true;
-    if (c->pass.mode != PASS_RUN) { /* not while something is recorded */
+    if (c->pass.mode != PASS_RUN) { /* Nothing can be delivered while a pass is recorded. */
         c->pass.abort = true;
         return false;
     }
@@ -235,7 +240,7 @@ static bool results_room(struct cuda_backend *c, const char *op, size_t bytes, i
     return true;
 }
 
-/* Device memory, out of the room made before, whose contents go to dst (host) at the next sync. */
+/* Returns device memory, from the room made before, whose contents go to dst (host) at the next sync. */
 static void *result(struct cuda_backend *c, void *dst, size_t bytes) {
     struct results *r = &c->results;
     struct result_item *item = &r->item[r->n++];
@@ -244,7 +249,7 @@ static void *result(struct cuda_backend *c, void *dst, size_t bytes) {
     return r->dev + item->at;
 }
 
-/* The result last asked for is made log-probabilities of. */
+/* Says that log-probabilities are computed from the last result. */
 static void result_logprobs(struct cuda_backend *c, int32_t *id, float *logp, float *entropy) {
     struct result_item *item = &c->results.item[c->results.n - 1];
     item->id = id;
@@ -266,7 +271,7 @@ int device_free(struct cuda_backend *c, void *p) {
     return (int)cudaFree(p);
 }
 
-/* It lives until the next call of the same op, and grows to a high-water mark. */
+/* The slab grows to a high-water mark. Its contents live until the next call of the same op. */
 void *device_room(struct cuda_backend *c, const char *op, struct device_slab *s, int64_t bytes) {
     if (bytes <= (int64_t)s->bytes && s->p) return s->p;
     if (c->pass.mode != PASS_RUN) {
@@ -302,13 +307,13 @@ static void *mem_alloc(struct backend *be, size_t bytes) {
     void *p = NULL;
     const int rc = device_alloc(c, &p, bytes ? bytes : 1);
     if (rc == cudaSuccess) return p;
-    cudaGetLastError(); /* running out of memory harms nothing that is there */
+    cudaGetLastError(); /* Running out of memory harms nothing that is there. */
     if (rc != cudaErrorMemoryAllocation) cuda_ok(c, "mem_alloc", rc);
     return NULL;
 }
 
 static void mem_free(struct backend *be, void *p) {
-    struct cuda_backend *c = (struct cuda_backend *)be; /* also after an error: cleaning up must work */
+    struct cuda_backend *c = (struct cuda_backend *)be; /* This runs after an error, too: cleaning up must work. */
     if (!p || cudaSetDevice(c->device) != cudaSuccess) return;
     if (!c->error[0]) bf16_settle(c);
     cuda_ok(c, "mem_free", cudaStreamSynchronize(c->stream));
@@ -375,6 +380,7 @@ static void cuda_close(struct backend *be) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     if (cudaSetDevice(c->device) == cudaSuccess) {
         if (c->stream) cudaStreamSynchronize(c->stream);
+        nccl_close(c);
         ring_free(c);
         device_free(c, c->results.dev);
         cudaFreeHost(c->results.host);
@@ -410,7 +416,7 @@ struct cu_mat mat_of(struct tensor t) {
     return (struct cu_mat){t.data, t.rows, t.cols, t.ld};
 }
 
-/* float32 weights are multiplied as they lie. */
+/* float32 weights are multiplied as they lie in memory. */
 static void weight_pack(struct backend *be, struct weight *w) {
     if (w->dt == DT_BF16)
         bf16_weight_pack(be, w);
@@ -465,7 +471,8 @@ static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct
 }
 
 static void op_bias_grad(struct backend *be, float *db, struct tensor dy) {
-    struct cuda_backend *c = cuda_begin_product(be, "bias_grad"); /* writes no factor of a product */
+    /* No factor of a product is written here, so the kept rounding stays valid. */
+    struct cuda_backend *c = cuda_begin_product(be, "bias_grad");
     struct tensor *const operands[] = {&dy};
     if (c && dy.dt == DT_BF16 && bf16_bias_grad(c, db, dy)) return;
     if (c && bf16_widen(c, "bias_grad", operands, 1)) cuda_ok(c, "bias_grad", cu_bias_grad(&c->dev, db, mat_of(dy)));
@@ -501,8 +508,8 @@ static void op_embed(struct backend *be, struct tensor x, const struct weight *t
     if (c) bf16_embed(c, x, table, ids);
 }
 
-/* Lists the rows that meet in one destination together, each list ascending, so that one block can add them in order.
- * c->slot[id] is the list of destination id, -1 between calls. */
+/* Lists the rows that are added to one destination together, each list in ascending order, so that one block of threads
+ * can add them in order. c->slot[id] is the list of destination id during a call. */
 static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, struct tensor x, const int32_t *rows,
                     const float *scale) {
     struct cuda_backend *c = begin(be, op);
@@ -529,7 +536,7 @@ static void scatter(struct backend *be, const char *op, float *y, int64_t ldy, s
     int32_t *const order = stage_host(&s, d_order), *const dst = stage_host(&s, d_dst);
     int32_t *const start = stage_host(&s, d_start);
     int32_t lists = 0;
-    for (int64_t i = 0; i < n; i++) { /* start[u+1] counts first */
+    for (int64_t i = 0; i < n; i++) { /* First start[u+1] counts the rows of list u. */
         int32_t u = c->slot[rows[i]];
         if (u < 0) {
             u = c->slot[rows[i]] = lists++;
@@ -643,7 +650,7 @@ static void op_swiglu_grad(struct backend *be, struct tensor dgu, struct tensor 
         cuda_ok(c, "swiglu_grad", cu_swiglu_grad(&c->dev, mat_of(dgu), mat_of(dy), mat_of(gu)));
 }
 
-/* Keeps what cuda_begin_product keeps: no factor of a product is written here. */
+/* No factor of a product is written here, so the kept rounding stays valid. */
 static void op_swiglu_both(struct backend *be, struct tensor dgu, struct tensor y, struct tensor dy, struct tensor gu) {
     ASSERT(gu.cols == 2 * dy.cols && dgu.cols == gu.cols && gu.rows == dy.rows && dgu.rows == dy.rows);
     ASSERT(y.rows == dy.rows && y.cols == dy.cols && y.data != dy.data && y.dt == DT_BF16);
@@ -651,7 +658,7 @@ static void op_swiglu_both(struct backend *be, struct tensor dgu, struct tensor 
     if (c) bf16_swiglu_both(c, dgu, y, dy, gu);
 }
 
-/* Short rows share a block. */
+/* Short rows share a block of threads. */
 static bool logprob_stats(struct cuda_backend *c, const char *op, struct cu_row_stats *stats, struct tensor logits,
                           const int32_t *d_targets) {
     if (logits.cols <= LOGIT_CHUNK) return cuda_ok(c, op, cu_logprob_rows(&c->dev, stats, mat_of(logits), d_targets));
@@ -691,8 +698,8 @@ static void op_draw(struct backend *be, struct tensor logits, int32_t limit, con
         cuda_ok(c, "draw", cu_draw(&c->dev, stats, ids, mat_of(logits), limit, dev, scratch));
 }
 
-/* With `rounded` the gradient's rounding to bfloat16 goes there, rows end to end, and logits are undefined afterwards.
- */
+/* With `rounded` the gradient is rounded to bfloat16 and goes there, rows end to end. The logits are undefined
+ * afterwards. */
 static void logprob_grad(struct backend *be, struct tensor logits, const int32_t *targets, const float *g,
                          uint16_t *rounded) {
     const struct known_logits known = ((struct cuda_backend *)be)->known;
@@ -860,9 +867,20 @@ static const struct backend table = {
     .linear_swiglu = bf16_linear_swiglu,
     .logprob_grad16 = op_logprob_grad16,
     .gather_scaled = bf16_gather_scaled,
+    .peers_id = nccl_id,
+    .peers_join = nccl_join,
+    .peers_exchange = nccl_exchange,
 };
 
-/* What a first look at the device finds wrong, in words a user can act on; NULL when it can be used. */
+static void name_device(struct cuda_backend *c, const struct cudaDeviceProp *p) {
+    char products[64];
+    lt_text(c->lt, products, sizeof products);
+    snprintf(c->kind, sizeof c->kind, "%s, %d multiprocessors, %s", p->name, p->multiProcessorCount, products);
+    snprintf(c->name, sizeof c->name, "cuda:%d (%s, %s)", c->device, p->name, products);
+}
+
+/* Looks at the device for the first time. Returns what is wrong, in words that a user can act on; NULL when the device
+ * can be used. */
 static const char *open_device(struct cuda_backend *c, int device, char *why, size_t size) {
     int n = 0, driver = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
@@ -890,7 +908,7 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
         return why;
     }
     struct cudaDeviceProp p;
-    int low = 0, high = 0; /* what runs beside takes the multiprocessors that the main stream leaves */
+    int low = 0, high = 0; /* Work on the side stream takes the multiprocessors that the main stream leaves. */
     if ((rc = cudaSetDevice(device)) != cudaSuccess || (rc = cudaGetDeviceProperties(&p, device)) != cudaSuccess ||
         (rc = cudaDeviceGetStreamPriorityRange(&low, &high)) != cudaSuccess ||
         (rc = cudaStreamCreateWithPriority(&c->stream, cudaStreamNonBlocking, high)) != cudaSuccess ||
@@ -921,8 +939,7 @@ static const char *open_device(struct cuda_backend *c, int device, char *why, si
         (struct cu_dev){c->stream, p.multiProcessorCount, (int)p.sharedMemPerBlockOptin, p.major >= 9, p.major == 9};
     c->lt = lt_open();
     c->profile = profile_open();
-    char products[64];
-    snprintf(c->name, sizeof c->name, "cuda:%d (%s, %s)", device, p.name, lt_text(c->lt, products, sizeof products));
+    name_device(c, &p);
     return NULL;
 }
 
@@ -938,10 +955,12 @@ int kernelrl_cuda_open(int abi, int device, struct pool *pool, struct backend **
     c->be = table;
     c->be.pool = pool;
     c->be.name = c->name;
+    c->be.kind = c->kind;
     c->device = device;
     if (open_device(c, device, msg, msg_bytes)) {
         cuda_close(&c->be);
-        cudaGetLastError(); /* closing what is not there fails, too: no later launch must take that for its own */
+        cudaGetLastError(); /* Clears the error left by closing a half-opened device, so that no later launch reports
+                               it. */
         return 1;
     }
     *out = &c->be;

@@ -1,7 +1,9 @@
-/* Passes: a sampling step's hundreds of small kernels are recorded once as a CUDA graph and then replayed, with other
- * contents of the index arrays. In a replay every op is called as ever; it leaves its arrays where the recording reads
- * them, notes what it would have launched, and launches nothing. When that is not, to the last address and size, what
- * was recorded, the recording is dropped and the caller asks for the pass once more. */
+/* Passes. A sampling step has hundreds of small kernels. They are recorded once, as a CUDA graph, and then replayed
+ * with other contents of the index arrays.
+ *
+ * In a replay every op is called as ever. It leaves its arrays where the recording reads them, and notes what it would
+ * have launched, but launches nothing. If these notes differ from those of the recording, in any address or size, the
+ * recording is dropped, and the caller asks for the pass once more. */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +45,8 @@ void recordings_free(struct cuda_backend *c) {
     }
 }
 
-/* That of a key; when there are as many as there may be, in the place of the one that was asked for longest ago. */
+/* Finds or creates the recording of a key. When the table is full, it takes the place of the one that was asked for
+ * longest ago. */
 static struct recording *recording_of(struct cuda_backend *c, uint64_t key) {
     struct recording *old = NULL;
     for (int i = 0; i < c->n_recordings; i++) {
@@ -52,7 +55,7 @@ static struct recording *recording_of(struct cuda_backend *c, uint64_t key) {
         if (!old || r->serial < old->serial) old = r;
     }
     if (c->n_recordings == CUDA_RECORDINGS) {
-        if (old->exec) cudaGraphExecDestroy(old->exec); /* one that runs is freed when it has ended */
+        if (old->exec) cudaGraphExecDestroy(old->exec); /* A graph that is running is freed when it has ended. */
         *old = (struct recording){.key = key, .dev = old->dev};
         return old;
     }
@@ -65,8 +68,9 @@ static struct recording *recording_of(struct cuda_backend *c, uint64_t key) {
     return r;
 }
 
-/* A place to write a recording's index arrays to, out of which the pass before last has been read, and the recording's
- * own on the device: its copies are read in the stream's order. */
+/* Prepares memory for the index arrays of a recording. On the host, the place is taken that the pass before last used,
+ * once the device has read it. On the device the recording has its own memory, since copies to it happen in the
+ * stream's order. */
 static bool arena_of(struct cuda_backend *c, struct recording *r) {
     struct arenas *a = &c->arenas;
     void *host = NULL, *dev = NULL;
@@ -92,7 +96,7 @@ void pass_begin(struct backend *be, uint64_t key) {
     r->serial = p->serial;
     p->results_n = c->results.n;
     p->results_used = c->results.used;
-    /* The first time everything is found and grown that a recording must find in place. */
+    /* The first pass with a key is run as usual: it finds and grows everything that a recording must find in place. */
     if (r->never || r->seen++ == 0 || p->results_n > 0) return;
     if (!cuda_ok(c, "pass", cudaSetDevice(c->device)) || !arena_of(c, r)) return;
     if (r->exec) {
@@ -102,17 +106,18 @@ void pass_begin(struct backend *be, uint64_t key) {
     }
 }
 
-/* Nothing of the pass has happened. */
+/* Takes the pass back: nothing of it has happened. Returns true after an error, since asking for the pass again would
+ * not help. */
 static bool undo(struct cuda_backend *c) {
     c->results.n = c->pass.results_n;
     c->results.used = c->pass.results_used;
     c->pass.rec->seen = 0;
-    c->pass.abort = false; /* of what is called outside a pass nothing is held back */
+    c->pass.abort = false; /* Ops outside of a pass are not held back. */
     c->pass.serial++;
-    return c->error[0] != 0; /* after an error there is nothing to ask for again */
+    return c->error[0] != 0;
 }
 
-/* The index arrays, at once, and what reads them. */
+/* Copies the index arrays to the device, all at once, and launches the graph that reads them. */
 static void play(struct cuda_backend *c, struct recording *r) {
     struct arenas *a = &c->arenas;
     if (r->used > 0 &&
@@ -130,7 +135,7 @@ static bool finish_capture(struct cuda_backend *c, struct recording *r) {
     if (p->abort || rc != cudaSuccess || c->error[0]) {
         cudaGetLastError();
         if (graph) cudaGraphDestroy(graph);
-        if (!p->abort && !c->error[0]) r->never = true; /* something in it cannot be recorded */
+        if (!p->abort && !c->error[0]) r->never = true; /* Some op in this pass cannot be recorded. */
         return undo(c);
     }
     const bool ok = cuda_ok(c, "pass", cudaGraphInstantiate(&r->exec, graph, 0));
@@ -178,13 +183,13 @@ bool pass_stage(struct cuda_backend *c, size_t bytes, struct host_stage *s) {
     return true;
 }
 
-/* An array that was sent in this pass already: positions serve every layer. */
+/* An array that was sent in this pass already is not sent again: all layers share the positions. */
 void *pass_send(struct cuda_backend *c, const char *op, const void *src, size_t bytes) {
     struct pass_state *p = &c->pass;
     struct sent *old = NULL;
     for (int i = 0; p->open && i < p->n_sent; i++) {
         if (p->sent[i].src != src || p->sent[i].bytes != bytes) continue;
-        /* In the ring it stays until the host comes round to its half again. */
+        /* In the ring it stays until the host comes back to the half that it lies in. */
         if (p->mode != PASS_RUN || c->ring.turns - p->sent[i].turns < 2) return p->sent[i].dev;
         old = &p->sent[i];
     }
@@ -249,7 +254,7 @@ const char *profile_name(struct cuda_backend *c, const char *op, int64_t n, int6
     return memcpy(p->name[p->n_names++], name, sizeof name);
 }
 
-/* What follows on the stream is `op`; NULL: nothing of interest. */
+/* Notes that what follows on the stream is `op`. NULL: nothing of interest follows. */
 void profile_mark(struct cuda_backend *c, const char *op) {
     struct profile *p = c->profile;
     if (p->n == MARKS) {

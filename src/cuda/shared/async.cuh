@@ -1,12 +1,12 @@
-/* Copies from global to shared memory that nobody waits for until async_wait. Where the compiler is not nvcc's for a
- * device, they happen at once. */
+/* Copies from global to shared memory that nobody waits for until async_wait. Where the code is not compiled for a
+ * device by nvcc, they happen at once. */
 #ifndef KERNELRL_CUDA_SHARED_ASYNC_CUH
 #define KERNELRL_CUDA_SHARED_ASYNC_CUH
 
 #include "cuda/shared/bf16.cuh"
 
-/* 16 bytes from global to shared memory, or zeros, without waiting; async_wait<n>: all but the last n groups are
- * there. */
+/* Copies 16 bytes from global to shared memory, or writes zeros, without waiting. async_wait<n> waits for all but the
+ * last n groups. */
 static __device__ __forceinline__ void async_copy16(uint16_t *to, const uint16_t *from, bool in) {
 #ifdef __CUDA_ARCH__
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
@@ -15,8 +15,8 @@ static __device__ __forceinline__ void async_copy16(uint16_t *to, const uint16_t
     *reinterpret_cast<uint4 *>(to) = in ? load16(from) : zero4();
 #endif
 }
-/* The same to a place in shared memory whose address is known: copies side by side then differ by what they add to it.
- */
+/* The same to an address in shared memory that is computed before. Copies side by side then differ only by what they
+ * add to it. */
 #ifdef __CUDA_ARCH__
 typedef unsigned shared_place;
 static __device__ __forceinline__ shared_place place_of(void *p) { return (unsigned)__cvta_generic_to_shared(p); }

@@ -1,7 +1,8 @@
-/* The pieces of attention that forward and gradient share: staging tiles in shared memory, and the two products of a
- * tile. 256 threads stand in a 16 x 16 grid (ty, tx). Thread (ty, tx) owns rows ty*NR + i of a tile; of a score tile
- * the columns tx + 16*j, so that the sixteen threads of one ty are the sixteen lanes of tensor/ops.h; of an output tile
- * the columns 4*tx + 64*n + e. */
+/* The pieces of attention that forward and gradient share: staging of tiles in shared memory, and the two products of a
+ * tile. 256 threads stand in a 16 x 16 grid (ty, tx).
+ *
+ * Thread (ty, tx) owns rows ty*NR + i of a tile. In a score tile it owns the columns tx + 16*j, so that the sixteen
+ * threads of one ty are the sixteen lanes of tensor/ops.h. In an output tile it owns the columns 4*tx + 64*n + e. */
 #ifndef KERNELRL_CUDA_SHARED_ATTENTION_CUH
 #define KERNELRL_CUDA_SHARED_ATTENTION_CUH
 
@@ -10,14 +11,16 @@
 
 enum { ATTN_THREADS = 256 };
 
-/* Tile of 16*NR rows by 16*NC keys for head dimensions up to DP. Rows are padded by one quad against bank conflicts. */
+/* A tile of 16*NR rows by 16*NC keys, for head dimensions up to DP. Rows are padded by one quad against bank
+ * conflicts. */
 template <int DP_, int NR_, int NC_> struct tile {
     static constexpr int DP = DP_, NR = NR_, NC = NC_, ROWS = 16 * NR_, KEYS = 16 * NC_;
     static constexpr int LD = DP_ + 4, LDP = KEYS + 4, ND = DP_ / 16;
-    static constexpr int MIN_BLOCKS = DP_ <= 64 ? 2 : 1; /* of one multiprocessor, for the compiler's register budget */
+    /* How many blocks a multiprocessor holds at least. The compiler gets its budget of registers from this number. */
+    static constexpr int MIN_BLOCKS = DP_ <= 64 ? 2 : 1;
 };
 
-/* Copies ROWS rows of K floats into s[ROWS][LD], zeros behind K and behind `rows`. row_ptr(r) gives row r. */
+/* Copies ROWS rows of K floats into s[ROWS][LD], with zeros behind K and behind `rows`. row_ptr(r) gives row r. */
 template <int ROWS, int DP, int LD, typename F>
 static __device__ __forceinline__ void stage_rows(float *s, int64_t rows, int64_t K, int vec, F row_ptr) {
     for (int i = threadIdx.x; i < ROWS * (DP / 4); i += ATTN_THREADS) {
@@ -25,7 +28,7 @@ static __device__ __forceinline__ void stage_rows(float *s, int64_t rows, int64_
         float4 v = make_float4(0, 0, 0, 0);
         if (r < rows && c < K) {
             const float *src = row_ptr(r) + c;
-            if (vec) { /* K is a multiple of 4 then */
+            if (vec) { /* Here K is a multiple of 4. */
                 v = *reinterpret_cast<const float4 *>(src);
             } else {
                 v.x = src[0];
@@ -38,8 +41,8 @@ static __device__ __forceinline__ void stage_rows(float *s, int64_t rows, int64_
     }
 }
 
-/* Keys j0.. of a cache; they lie in one block, whose keys begin at kt. It is transposed: neighbouring threads read
- * neighbouring keys. */
+/* Copies keys j0.. of a cache. They lie in one block, whose keys begin at kt. The block is transposed: neighbouring
+ * threads read neighbouring keys. */
 template <int ROWS, int DP, int LD>
 static __device__ __forceinline__ void stage_cached_keys(float *s, const float *kt, int64_t j0, int64_t n, int64_t K) {
     static_assert(KV_BLOCK % ROWS == 0, "a tile of keys lies in one block");
@@ -50,7 +53,7 @@ static __device__ __forceinline__ void stage_cached_keys(float *s, const float *
     }
 }
 
-/* acc[i][j] = a[row] . b[column] over K rounded up to a quad, ascending. */
+/* acc[i][j] = a[row] . b[column], over K rounded up to a quad, in ascending order. */
 template <class T>
 static __device__ __forceinline__ void dot_tile(float (&acc)[T::NR][T::NC], const float *a, const float *b, int quads) {
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -80,7 +83,8 @@ static __device__ __forceinline__ void dot_tile(float (&acc)[T::NR][T::NC], cons
     }
 }
 
-/* acc[i][4n+e] += sum over `steps` (rounded up to a quad; zeros behind) of p[row][step] v[step][column], ascending. */
+/* acc[i][4n+e] += the sum of p[row][step] v[step][column] over `steps`, rounded up to a quad (with zeros behind), in
+ * ascending order. */
 template <class T>
 static __device__ __forceinline__ void add_tile(float (&acc)[T::NR][T::ND], const float *p, const float *v, int steps) {
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -107,7 +111,7 @@ static __device__ __forceinline__ void add_tile(float (&acc)[T::NR][T::ND], cons
     }
 }
 
-/* This thread's columns of row i of an output tile, handed to put(column, value). */
+/* Hands this thread's columns of row i of an output tile to put(column, value). */
 template <class T, typename F>
 static __device__ __forceinline__ void each_output(const float (&acc)[T::ND], int64_t K, F put) {
     const int tx = threadIdx.x % 16;
@@ -126,11 +130,12 @@ static __device__ __forceinline__ int64_t key_row(int64_t row, int64_t past, int
 
 /* kv_pad_dim of tensor/ops.h, on the device. */
 static __device__ __forceinline__ int64_t padded_dim(int64_t K) { return (K + 15) & ~(int64_t)15; }
-/* Quads that hold K floats, and rows that all operands can read 16 bytes at a time. */
+/* How many quads hold K floats. All operands have rows that can be read 16 bytes at a time. */
 static __device__ __forceinline__ int quads_of(int64_t K) { return (int)((K + 3) / 4); }
 static inline int mat_vec(struct cu_mat m, int64_t K) { return aligned16(m.p, m.ld) && K % 4 == 0; }
 
-/* Raises a kernel's shared memory limit when it needs more than every kernel may have. Returns a cudaError_t. */
+/* Raises a kernel's limit of shared memory when the kernel needs more than every kernel may have. Returns a
+ * cudaError_t. */
 #define ALLOW_SHARED(kernel, bytes)                                                                       \
     ((bytes) > 48 * 1024                                                                                  \
          ? (int)cudaFuncSetAttribute((kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)) \

@@ -1,9 +1,10 @@
 /* What the bfloat16 kernels share: conversions, the tensor core's 16 x 8 x 16 product, fast powers of two.
  *
- * Fragments without shared memory. The product of a tile takes, of a 16-wide step, from thread (g, c) = (lane / 4,
- * lane % 4) the elements k = 2c, 2c+1, 2c+8, 2c+9 of rows g and g+8 of a, and of row g of b. A sum over k does not care
- * which k stands where as long as a and b agree, so thread (g, c) reads the 8 neighbours k = 8c .. 8c+7 of a 32-wide
- * piece, 16 bytes, and they serve two steps: the first takes its 0..3, the second its 4..7. */
+ * Fragments without shared memory. In a step of 16 along k, the product of a tile takes from thread (g, c) = (lane / 4,
+ * lane % 4) the elements k = 2c, 2c+1, 2c+8, 2c+9 of rows g and g+8 of a, and of row g of b. A sum over k is the same
+ * whichever k stands where, as long as a and b agree. So thread (g, c) reads the 8 neighbours k = 8c .. 8c+7 of a piece
+ * of 32, which are 16 bytes, and they serve two steps: the first step takes its elements 0..3, the second its elements
+ * 4..7. */
 #ifndef KERNELRL_CUDA_SHARED_BF16_CUH
 #define KERNELRL_CUDA_SHARED_BF16_CUH
 
@@ -16,7 +17,7 @@ static __device__ __forceinline__ float bf16_float(uint16_t x) { return __uint_a
 static __device__ __forceinline__ float low_float(uint32_t x) { return __uint_as_float(x << 16); }
 static __device__ __forceinline__ float high_float(uint32_t x) { return __uint_as_float(x & 0xffff0000u); }
 
-/* Two floats rounded to nearest even, `low` in the low half. */
+/* Two floats, rounded to nearest even. `low` lies in the low half. */
 static __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
 #ifdef __CUDA_ARCH__
     uint32_t d;
@@ -35,7 +36,7 @@ static __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
 }
 static __device__ __forceinline__ uint16_t bf16_of(float x) { return (uint16_t)bf16_pair(x, 0.0f); }
 
-/* 2^x, the device's approximation (2 ulp); 0 for -infinity. */
+/* 2^x by the device's approximation (2 ulp); 0 for -infinity. */
 static __device__ __forceinline__ float power_of_two(float x) {
 #ifdef __CUDA_ARCH__
     float y;
@@ -48,7 +49,7 @@ static __device__ __forceinline__ float power_of_two(float x) {
 
 static __device__ __forceinline__ float sigmoid16(float g) { return 1.0f / (1.0f + power_of_two(-(g * LOG2E))); }
 static __device__ __forceinline__ float gate16(float g, float u) { return g * sigmoid16(g) * u; } /* SwiGLU */
-/* Its gradient for d: with s = sigmoid(g) that at g is d u s (1 + g (1 - s)), that at u d g s. */
+/* The gradient of SwiGLU for d. With s = sigmoid(g), it is d u s (1 + g (1 - s)) at g, and d g s at u. */
 struct gate_grad {
     float gate, up;
 };
@@ -57,7 +58,7 @@ static __device__ __forceinline__ struct gate_grad grad_of_gate(float d, float g
     return {d * u * slope, d * (g * s)};
 }
 
-/* c += a b: a 16 x 16, b 16 x 8, both as fragments. */
+/* c += a b, with a 16 x 16 and b 16 x 8, both as fragments. */
 static __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                            uint32_t b0, uint32_t b1) {
 #ifdef __CUDA_ARCH__
@@ -70,7 +71,7 @@ static __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t 
     emulate_mma(c, mine);
 #endif
 }
-/* Both steps of a 32-wide piece: x, y are rows g and g+8 of a, b is row g of b. */
+/* Both steps of a piece of 32: x and y are rows g and g+8 of a, b is row g of b. */
 static __device__ __forceinline__ void mma_piece(float (&c)[4], uint4 x, uint4 y, uint4 b) {
     mma(c, x.x, y.x, x.y, y.y, b.x, b.y);
     mma(c, x.z, y.z, x.w, y.w, b.z, b.w);
@@ -79,7 +80,7 @@ static __device__ __forceinline__ void mma_piece(float (&c)[4], uint4 x, uint4 y
 static __device__ __forceinline__ uint4 zero4() { return make_uint4(0, 0, 0, 0); }
 static __device__ __forceinline__ uint4 load16(const void *p) { return *static_cast<const uint4 *>(p); }
 
-/* What another block has written, past this multiprocessor's own cache. */
+/* Reads what another block has written, past this multiprocessor's own cache. */
 static __device__ __forceinline__ float2 load_fresh(const float *p) {
 #ifdef __CUDA_ARCH__
     return __ldcg(reinterpret_cast<const float2 *>(p));
@@ -95,7 +96,7 @@ static __device__ __forceinline__ float4 load_fresh4(const float *p) {
 #endif
 }
 
-/* Sum over the four threads of a row of a fragment. */
+/* The sum over the four threads that hold a row of a fragment. */
 static __device__ __forceinline__ float quad_sum(float x) {
     x = x + __shfl_xor_sync(FULL_WARP, x, 1, 32);
     return x + __shfl_xor_sync(FULL_WARP, x, 2, 32);

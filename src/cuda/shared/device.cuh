@@ -1,16 +1,16 @@
-/* What the kernels share: exp and the sixteen-lane sums of tensor/ops.h, vector access, launching.
- * Compiled with -fmad=false: nothing is fused but what fmaf() names, and division and square root round correctly. */
+/* What the kernels share: exp and the sums in sixteen lanes of tensor/ops.h, vector access, launching. The kernels are
+ * compiled with -fmad=false: only what fmaf() names is fused, and division and square root round correctly. */
 #ifndef KERNELRL_CUDA_SHARED_DEVICE_CUH
 #define KERNELRL_CUDA_SHARED_DEVICE_CUH
 
 #include <cuda_runtime.h>
 
-#ifndef LAUNCH /* the emulation of tests/cuda brings its own */
+#ifndef LAUNCH /* The emulation of tests/cuda brings a LAUNCH of its own. */
 /* clang-format off */
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                                       \
     ((kernel)<<<(unsigned)(grid), (unsigned)(block), (size_t)(shared), (cudaStream_t)(stream)>>>(__VA_ARGS__), \
      (int)cudaGetLastError())
-/* As LAUNCH, of a kernel that begins with wait_for_before(): its blocks may come while the kernel before it on the
+/* The same for a kernel that begins with wait_for_before(). Its blocks may start while the kernel before it on the
  * stream ends. */
 #define LAUNCH_SOON(kernel, grid, block, shared, dev, ...) \
     launch_soon((dev), (kernel), (unsigned)(grid), (unsigned)(block), (size_t)(shared), __VA_ARGS__)
@@ -22,14 +22,14 @@
 
 #include "cuda/shared/kernels.h"
 
-/* What the kernels before this one on the stream wrote is there; all threads of all blocks must call. Where the
- * hardware starts kernels one after the other anyway, it is nothing. */
+/* Waits until everything is there that the kernels before this one on the stream have written. All threads of all
+ * blocks must call it. Where the hardware starts kernels one after the other anyway, it does nothing. */
 static __device__ __forceinline__ void wait_for_before(void) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/* From when all blocks have said so on, those of the next kernel may come, as far as there is room. */
+/* Once all blocks have called it, blocks of the next kernel may start, as far as there is room. */
 static __device__ __forceinline__ void let_next_begin(void) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -57,17 +57,17 @@ static inline int launch_soon(const struct cu_dev *d, void (*kernel)(P...), unsi
     LAUNCH(kernel, grid, block, shared, (dev)->stream, __VA_ARGS__)
 #endif
 
-enum { LANES = 16 };        /* partial sums of a row; a row's work is done by as many threads */
-enum { ROW_THREADS = 256 }; /* threads of a block in kernels that give LANES threads to each row */
+enum { LANES = 16 };        /* A row has so many partial sums, and as many threads work on it. */
+enum { ROW_THREADS = 256 }; /* So many threads has a block in kernels that give LANES threads to each row. */
 
 #define FULL_WARP 0xffffffffu
 
 static __device__ __forceinline__ int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static __device__ __forceinline__ int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* exp_f32 of tensor/ops.h: 2^n e^r, n = round(x / ln 2), e^r by its Taylor series to r^7. */
+/* exp_f32 of tensor/ops.h: 2^n e^r with n = round(x / ln 2), and e^r by its Taylor series to r^7. */
 static __device__ __forceinline__ float exp_lane(float x) {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer. */
     const float xc = 88.3f < x ? 88.3f : x;
     const float t = fmaf(xc, 1.44269504f, magic);
     const float n = t - magic;
@@ -81,13 +81,14 @@ static __device__ __forceinline__ float exp_lane(float x) {
     p = fmaf(p, r, 0.5f);
     p = fmaf(p, r, 1.0f);
     p = fmaf(p, r, 1.0f);
-    const float scale = __uint_as_float((__float_as_uint(t) + 127u) << 23); /* 2^n: n sits in t's low bits */
+    /* This is 2^n: n sits in the low bits of t. */
+    const float scale = __uint_as_float((__float_as_uint(t) + 127u) << 23);
     return xc < -87.3f ? 0.0f : p * scale;
 }
 
 static __device__ __forceinline__ float sigmoid_lane(float g) { return 1.0f / (1.0f + exp_lane(0.0f - g)); }
 
-/* Folds of sixteen neighbouring threads, 8+8, 4+4, 2+2, 1+1; all of them get the result. Whole warps must call. */
+/* Folds of sixteen neighbouring threads: 8+8, 4+4, 2+2, 1+1. All of them get the result. Whole warps must call them. */
 static __device__ __forceinline__ float fold_sum(float a) {
     for (int w = LANES / 2; w >= 1; w /= 2) a = a + __shfl_down_sync(FULL_WARP, a, w, LANES);
     return __shfl_sync(FULL_WARP, a, 0, LANES);
@@ -99,8 +100,8 @@ static __device__ __forceinline__ float fold_max(float a) {
     }
     return __shfl_sync(FULL_WARP, a, 0, LANES);
 }
-/* Goes on from the maximum of a row's full blocks over the n < 16 elements behind them, in order (NaN makes the order
- * matter); `mine` is this lane's element of the unfinished block. */
+/* Continues from the maximum of a row's full blocks over the n < 16 elements behind them, in order, because NaN makes
+ * the order matter. `mine` is this lane's element of the unfinished block. */
 static __device__ __forceinline__ float max_tail(float best, float mine, int n) {
     for (int i = 0; i < LANES; i++) {
         const float x = __shfl_sync(FULL_WARP, mine, i, LANES);
@@ -109,7 +110,7 @@ static __device__ __forceinline__ float max_tail(float best, float mine, int n) 
     return best;
 }
 
-/* A row's number, or that of the row which was drawn: see cu_gather_rows. */
+/* The number of a row. A number below 0 stands for a row that was drawn: see cu_gather_rows. */
 static __device__ __forceinline__ int64_t row_or_drawn(int32_t row, const int32_t *drawn) {
     if (row >= 0) return row;
     const int32_t id = drawn[-1 - row];
@@ -117,7 +118,7 @@ static __device__ __forceinline__ int64_t row_or_drawn(int32_t row, const int32_
 }
 
 static __host__ __device__ __forceinline__ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/* Blocks for n items, no more than a few waves: kernels stride over the rest. */
+/* How many blocks n items get: no more than a few waves, because kernels stride over the rest. */
 static inline int64_t grid_for(const struct cu_dev *d, int64_t items, int64_t per_block) {
     const int64_t blocks = ceil_div(items, per_block), most = (int64_t)d->sm_count * 32;
     return blocks < most ? blocks : most;

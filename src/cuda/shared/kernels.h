@@ -1,11 +1,12 @@
-/* cuda: the CUDA backend, built by nvcc into a plugin of its own. Owns the device ops. May include tensor and base.
- * Start at cuda.c (memory, transfers, the op table), then gemm.cu, attention.cu and attention_grad.cu, rows.cu,
- * elementwise.cu.
+/* cuda: the CUDA backend, built by nvcc into a plugin of its own. It owns the device ops, and may include tensor and
+ * base. Start at host/cuda.c (memory, transfers, the op table), then f32/gemm.cu, f32/attention.cu and
+ * f32/attention_grad.cu, f32/rows.cu, f32/elementwise.cu.
  *
- * This header is the border between the host side (C) and the kernels (CUDA C++): launchers with plain arguments. Each
- * queues its kernels on `stream`, returns a cudaError_t as an int, and does nothing for empty shapes. All pointers are
- * device memory unless a name says host. Shapes are checked by the caller. Every kernel keeps the order of operations
- * that tensor/ops.h fixes, so its bits are those of the CPU; one that may differ says so. */
+ * This header is the border between the host side (C) and the kernels (CUDA C++). It declares launchers with plain
+ * arguments. Each of them queues its kernels on `stream`, returns a cudaError_t as an int, and does nothing for empty
+ * shapes. All pointers are device memory unless a name says host. The caller checks shapes. Every kernel keeps the
+ * order of operations that tensor/ops.h fixes, so its bits are those of the CPU; where a kernel may differ, its comment
+ * says so. */
 #ifndef KERNELRL_CUDA_SHARED_KERNELS_H
 #define KERNELRL_CUDA_SHARED_KERNELS_H
 
@@ -17,26 +18,26 @@
 extern "C" {
 #endif
 
-/* A row-major f32 matrix view: element (r,c) at p[r*ld + c]. */
+/* A view of a row-major float32 matrix: element (r,c) is at p[r*ld + c]. */
 struct cu_mat {
     float *p;
     int64_t rows, cols, ld;
 };
 
-/* What launchers need to know of the device. */
+/* What launchers need to know about the device. */
 struct cu_dev {
-    void *stream;   /* cudaStream_t */
-    int sm_count;   /* multiprocessors */
-    int max_shared; /* bytes of shared memory one block may opt in to */
-    int overlaps;   /* a kernel's blocks can come while the kernel before it ends */
-    int wgmma;      /* has the products of warpgroups: compute capability 9.0 */
+    void *stream;   /* A cudaStream_t. */
+    int sm_count;   /* How many multiprocessors there are. */
+    int max_shared; /* Bytes of shared memory that one block may ask for. */
+    int overlaps;   /* true: a kernel's blocks can start while the kernel before it ends. */
+    int wgmma;      /* true: it has the products of warpgroups (compute capability 9.0). */
 };
 
-/* Whether this device can run the kernels: cudaErrorNoKernelImageForDevice when they were built for others. */
+/* Returns whether this device can run the kernels: cudaErrorNoKernelImageForDevice when they were built for others. */
 int cu_probe(void);
 
-/* c[m,n] = init + sum_k a(m,k) b(n,k), one FMA per step, k ascending; init is old c, bias[n] or 0. The kind says how a
- * and b lie in memory. */
+/* c[m,n] = init + sum_k a(m,k) b(n,k), by one FMA a step, with k ascending. init is the old c, bias[n] or 0. The kind
+ * says how a and b lie in memory. */
 enum cu_gemm_kind {
     CU_GEMM_NT, /* a [M,K], b [N,K]: linear */
     CU_GEMM_NN, /* a [M,K], b [K,N]: linear_dx */
@@ -46,43 +47,43 @@ struct cu_gemm {
     const float *a, *b;
     float *c;
     int64_t lda, ldb, ldc;
-    const float *bias; /* [N] or NULL */
+    const float *bias; /* [N], or NULL. */
     int accumulate;
     int64_t M, N, K;
 };
 int cu_gemm(const struct cu_dev *d, enum cu_gemm_kind kind, const struct cu_gemm *g);
 
-/* rows.cu. rstd is scratch: one float per row (rmsnorm_grad) or per row and head (rope_grad); partial is scratch of
+/* rows.cu. rstd is scratch of one float a row (rmsnorm_grad), or a row and head (rope_grad). partial is scratch of
  * ceil(rows/ROW_BLOCK) * cols floats (2*K for rope_grad). */
 int cu_rmsnorm(const struct cu_dev *d, struct cu_mat y, struct cu_mat x, const float *gain, float eps);
 int cu_rmsnorm_grad(const struct cu_dev *d, struct cu_mat dx, float *dgain, struct cu_mat dy, struct cu_mat x,
                     const float *gain, float eps, int accumulate, float *rstd, float *partial);
 struct cu_rope {
     int64_t H, G, K;
-    const int32_t *pos; /* device */
+    const int32_t *pos; /* Device memory. */
     const float *cos_t, *sin_t, *q_gain, *k_gain;
     float eps, q_scale;
 };
 int cu_rope(const struct cu_dev *d, struct cu_mat qk, struct cu_mat qkv, const struct cu_rope *a);
 int cu_rope_grad(const struct cu_dev *d, struct cu_mat dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
                  const struct cu_rope *a, float *rstd, float *partial);
-/* out[j] += partial[b*ld + j] for b < blocks, ascending; n columns. */
+/* out[j] += partial[b*ld + j] for b < blocks, in ascending order, for n columns. */
 int cu_fold_partial(const struct cu_dev *d, float *out, const float *partial, int64_t blocks, int64_t n, int64_t ld);
 int cu_swiglu(const struct cu_dev *d, struct cu_mat y, struct cu_mat gu);
 int cu_swiglu_grad(const struct cu_dev *d, struct cu_mat dgu, struct cu_mat dy, struct cu_mat gu);
 struct cu_row_stats;
-/* The same numbers as cu_logprob_stats, for short rows. */
+/* Computes the same numbers as cu_logprob_stats, for short rows. */
 int cu_logprob_rows(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets);
 int cu_logprob_grad(const struct cu_dev *d, struct cu_mat logits, const int32_t *targets, const float *g);
 
 /* elementwise.cu */
 int cu_axpby(const struct cu_dev *d, struct cu_mat y, float a, struct cu_mat x, float b);
-/* A row below 0, -1 - r, is the one that drawn[r] names, or row 0 where that is below 0; drawn may be NULL otherwise.
- */
+/* A row number below 0, -1 - r, stands for the row that drawn[r] names, or for row 0 where drawn[r] is below 0. drawn
+ * may be NULL when there are no such numbers. */
 int cu_gather_rows(const struct cu_dev *d, struct cu_mat y, const float *x, int64_t ldx, const int32_t *rows,
                    const int32_t *drawn);
-/* y[dst[u],:] += x[order[i],:] for i in [start[u], start[u+1]), ascending: rows that meet are listed together. With
- * scale: += scale[order[i]] x[order[i],:]. */
+/* y[dst[u],:] += x[order[i],:] for i in [start[u], start[u+1]), in ascending order. So rows with the same destination
+ * are listed together. With scale: += scale[order[i]] x[order[i],:]. */
 int cu_scatter_add_rows(const struct cu_dev *d, float *y, int64_t ldy, struct cu_mat x, const float *scale,
                         int64_t n_dst, const int32_t *dst, const int32_t *start, const int32_t *order);
 int cu_bias_grad(const struct cu_dev *d, float *db, struct cu_mat dy);
@@ -90,25 +91,25 @@ struct cu_adamw {
     float beta1, beta2, eps, scale, decay, step_size, inv_sqrt_bias2;
 };
 int cu_adamw(const struct cu_dev *d, float *w, float *m, float *v, const float *g, int64_t n, const struct cu_adamw *a);
-/* out[0] = sum of squares; sums is scratch of cuda_sum_doubles(n) doubles. */
+/* out[0] = the sum of squares. sums is scratch of cuda_sum_doubles(n) doubles. */
 int cu_sum_squares(const struct cu_dev *d, double *out, double *sums, const float *x, int64_t n);
 
 /* ---- attention ---- */
 
-/* One block's work: the query pairs [pair0, pair0+pairs) of a sequence and kv head g. A pair is (own row, query head of
- * the group): pair p is row p / rep, head g*rep + p % rep, where rep = H/G. */
+/* One block's work: the query pairs [pair0, pair0+pairs) of a sequence and kv head g. A pair is one of the sequence's
+ * own rows and a query head of the group. Pair p is row p / rep and head g*rep + p % rep, where rep = H/G. */
 struct cu_attn_task {
-    int64_t row, past, past_row; /* as in struct attn_seq */
-    int64_t table;               /* where the sequence's block table begins in cu_attn.table; -1: no cache */
+    int64_t row, past, past_row; /* As in struct attn_seq. */
+    int64_t table;               /* Where the sequence's block table begins in cu_attn.table. -1: no cache. */
     int32_t g, pair0, pairs;
-    int32_t part; /* bf16 decode: number of its first unit */
+    int32_t part; /* bf16 decode: the number of its first unit. */
 };
 /* kv_write's work: rows [row, row+rows) of k and v become the keys slot.. of one block. */
 struct cu_kv_task {
     int64_t row;
     int32_t block, slot, rows, pad;
 };
-/* A run of the gradient's key rows, and the sequences that see them: users [user0, user0+n_users) in order. */
+/* A run of the gradient's key rows, and the sequences that see these rows: users [user0, user0+n_users), in order. */
 struct cu_key_task {
     int64_t row0;
     int32_t rows, g, user0, n_users;
@@ -120,26 +121,28 @@ struct cu_attn_user {
 struct cu_attn {
     struct cu_mat q, k, v, o, d_o, dq, dk, dv;
     float *stats;
-    float *delta; /* gradient: scratch [T,H] */
+    float *delta; /* Gradient: scratch [T,H]. */
     int64_t H, G, K;
-    const float *kv; /* the layer's part of the cache's block 0, and the floats from a block to the next */
+    /* kv: the layer's part of the cache's block 0. kv_stride: how many floats lie from a block to the next. */
+    const float *kv;
     int64_t kv_stride;
-    const int32_t *table;            /* block tables of all sequences, one behind the other */
+    const int32_t *table;            /* The block tables of all sequences, one behind the other. */
     const struct cu_attn_task *task; /* [n_tasks] */
     int64_t n_tasks;
-    int64_t max_keys; /* decode: most keys of any task */
+    int64_t max_keys; /* Decode: the most keys that a task has. */
     int64_t max_pairs;
     const struct cu_key_task *key_task; /* [n_key_tasks] */
     int64_t n_key_tasks;
     const struct cu_attn_user *user;
 };
 
-/* Largest head dimension the kernels take. */
+/* The largest head dimension that the kernels take. */
 enum { CU_ATTN_MAX_K = 256, CU_DECODE_PAIRS = 8 };
-/* Query pairs and keys of a tile: tasks must not hold more. 0 when the device has too little shared memory. */
+/* How many query pairs and keys a tile has. A task must not have more. 0 when the device has too little shared
+ * memory. */
 int cu_attn_tile(const struct cu_dev *d, int64_t K);
 int cu_attn_grad_tile(const struct cu_dev *d, int64_t K);
-/* Whether cu_attention_decode can take tasks of this many pairs and keys. */
+/* Returns whether cu_attention_decode can take tasks of this many pairs and keys. */
 int cu_decode_fits(const struct cu_dev *d, int64_t pairs, int64_t keys, int64_t K);
 
 int cu_kv_write(const struct cu_dev *d, struct cu_mat k, struct cu_mat v, const struct cu_kv_task *task,
@@ -155,22 +158,23 @@ struct cu_mat16 {
     int64_t rows, cols, ld;
 };
 
-/* rows.cu: norm (rows of y and x aligned to 8 and 16 bytes when cols is a multiple of 4), rope with the values
- * behind the keys, SwiGLU; rounding to bfloat16 and back, of the rows named or (rows NULL) of all. */
+/* rows.cu: norm, rope with the values behind the keys, SwiGLU, and rounding to bfloat16 and back. Rows of y and x of
+ * the norm are aligned to 8 and 16 bytes when cols is a multiple of 4. Where rows is NULL, all rows are meant. */
 int cu_rmsnorm16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps);
-/* x += part[0], then part[1], ... part[n-1], each [x.rows][x.cols], in float32. The second: and then y = rmsnorm(x); of
- * CUDA_LONG_PARTS parts, where x.cols is a multiple of 4 up to CU_PARTS_COLS and x is aligned to 16 bytes. */
+/* x += part[0], then part[1], ... part[n-1], each [x.rows][x.cols], in float32. The second function also computes y =
+ * rmsnorm(x) then. It takes CUDA_LONG_PARTS parts, x.cols must be a multiple of 4 up to CU_PARTS_COLS, and x is aligned
+ * to 16 bytes. */
 enum { CU_PARTS_COLS = 4096 };
 int cu_add_parts(const struct cu_dev *d, struct cu_mat x, const float *part, int64_t n);
 int cu_rmsnorm16_parts(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x, const float *gain, float eps,
                        const float *part);
 int cu_rope16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a);
-/* rope of the tasks' rows; queries go to qk, keys and values into the cache as of cu_kv_write16. */
+/* Computes rope of the tasks' rows. Queries go to qk; keys and values go into the cache, as with cu_kv_write16. */
 int cu_rope_kv16(const struct cu_dev *d, struct cu_mat16 qk, struct cu_mat qkv, const struct cu_rope *a,
                  const struct cu_kv_task *task, int64_t n_tasks, uint16_t *kv, int64_t kv_stride);
 int cu_swiglu16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 gu);
 int cu_round16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x);
-/* n[i] numbers at from[i] rounded to to[i], all in one launch. */
+/* Rounds n[i] numbers at from[i] to to[i], for all i in one launch. */
 enum { CU_ROUND_MOST = 64 };
 struct cu_round_list {
     const float *from[CU_ROUND_MOST];
@@ -181,18 +185,19 @@ struct cu_round_list {
 int cu_round_list16(const struct cu_dev *d, const struct cu_round_list *l);
 int cu_widen16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const int32_t *rows, const int32_t *drawn);
 int cu_gather16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows);
+/* Row i is multiplied by scale[i]. */
 int cu_gather_scaled16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat16 x, const int32_t *rows,
-                       const float *scale);                                     /* row i times scale[i] */
-int cu_random16(const struct cu_dev *d, uint16_t *p, int64_t n, uint64_t seed); /* uniform in (-1,1) */
+                       const float *scale);
+int cu_random16(const struct cu_dev *d, uint16_t *p, int64_t n, uint64_t seed); /* Uniform in (-1,1). */
 
-/* gemm.cu. An operand of a product: element (r,k) at p[r*row + k*step]; vec: 8 neighbours along k lie together and
+/* gemm.cu. An operand of a product: element (r,k) is at p[r*row + k*step]. vec: 8 neighbours along k lie together, and
  * are aligned to 16 bytes when k is a multiple of 8. */
 struct cu_side16 {
     const uint16_t *p;
     int64_t row, step;
     int vec;
 };
-/* c[m,n] = sum_k a(m,k) b(n,k), plus bias[n] and old c; c in float32, or in bfloat16 when c16. */
+/* c[m,n] = sum_k a(m,k) b(n,k), plus bias[n] and the old c. c is in float32, or in bfloat16 with c16. */
 struct cu_gemm16 {
     struct cu_side16 a, b;
     void *c;
@@ -201,10 +206,10 @@ struct cu_gemm16 {
     const float *bias;
     int accumulate;
     int64_t M, N, K;
-    float alpha; /* factor of the sum; 0 stands for 1 */
+    float alpha; /* The factor of the sum. 0 stands for 1. */
 };
 int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g);
-/* t = scale x A^T in bfloat16, [T][n*R], A of n*R rows; y_i += (columns i*R.. of t) B_i^T. */
+/* t = scale x A^T in bfloat16, [T][n*R], where A has n*R rows; y_i += (columns i*R.. of t) B_i^T. */
 struct cu_lora_site {
     struct cu_side16 b;
     void *y;
@@ -218,23 +223,24 @@ struct cu_lora {
     int n;
     float scale;
     int64_t T, K, R, up_blocks;
-    float *part;     /* lora_down: scratch of cuda_lora_tiles() times CUDA_LORA_TILE floats */
-    unsigned *count; /* and as many zeros as tiles, before and after */
+    float *part;     /* lora_down: scratch of cuda_lora_tiles() times CUDA_LORA_TILE floats. */
+    unsigned *count; /* As many zeros as there are tiles, before and after. */
 };
-int cu_nothing(const struct cu_dev *d);                            /* a kernel, for the time that it takes */
-int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* reads x, a, scale; writes t */
-int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* reads t and site */
-/* lora.cu: the same over many rows, with the same bits, where takes_* allow it: over few there are too few blocks
- * of 64 rows to fill a GPU. t is CUDA_LORA_CHAINS chains over runs of pieces of 32 of k. */
+int cu_nothing(const struct cu_dev *d); /* A kernel that does nothing, to measure the time that it takes. */
+int cu_lora_down(const struct cu_dev *d, const struct cu_lora *l); /* Reads x, a and scale; writes t. */
+int cu_lora_up(const struct cu_dev *d, struct cu_lora *l);         /* Reads t and site. */
+/* lora.cu: the same over many rows, with the same bits, where the takes_* functions allow it: few rows do not have
+ * enough blocks of 64 rows to fill a GPU. t is summed in CUDA_LORA_CHAINS chains, over runs of pieces of 32 of k. */
 int cu_lora_takes_down(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_takes_up(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_down_many(const struct cu_dev *d, const struct cu_lora *l);
 int cu_lora_up_many(const struct cu_dev *d, struct cu_lora *l);
-/* cu_lora_up of two sites, gates and what they gate, each as wide as y, and y = SwiGLU of the sums rounded; the sums
- * are not written. */
+/* cu_lora_up of two sites, which are the gates and what they gate, each as wide as y. Then y = SwiGLU of the sums,
+ * rounded. The sums themselves are not written. */
 int cu_lora_takes_swiglu(const struct cu_lora *l, struct cu_mat16 y);
 int cu_lora_swiglu(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y);
-/* swiglu_lora.cu: the same over many rows, gates on the left of what they gate; with `keep` they get the sums. */
+/* swiglu_lora.cu: the same over many rows. In gu the gates lie on the left of what they gate. With `keep`, gu gets the
+ * sums. */
 struct cu_lora_gates {
     struct cu_mat16 y, gu;
     const uint16_t *t;    /* [T][2R] */
@@ -244,8 +250,8 @@ struct cu_lora_gates {
 };
 int cu_lora_takes_many(const struct cu_lora *l, struct cu_mat16 y);
 int cu_lora_swiglu_many(const struct cu_dev *d, const struct cu_lora *l, struct cu_mat16 y, int keep);
-/* lora_grad.cu: out += the sum over rows of W^T S, out [N][R] (wide_rows) or [R][N], in float32. Where takes.
- * part_rows is cuda_thin_part_rows(), and `parts` scratch of cuda_thin_bytes(). */
+/* lora_grad.cu: out += the sum over rows of W^T S, in float32. out is [N][R] (wide_rows) or [R][N]. cu_thin_takes says
+ * where it can be used. part_rows is cuda_thin_part_rows(), and `parts` is scratch of cuda_thin_bytes(). */
 struct cu_thin {
     const uint16_t *w, *s; /* [T][ldw], [T][lds] */
     int64_t ldw, lds;
@@ -255,16 +261,19 @@ struct cu_thin {
 };
 int cu_thin_takes(const struct cu_dev *d, const struct cu_thin *a);
 int cu_thin(const struct cu_dev *d, const struct cu_thin *a, float *parts);
-/* For `wanted` rows spread over `rows` evenly (row i at i * (rows-1) / (wanted-1)): x [rows,K] gets those of src
- * [wanted,K]; differ[i] becomes 1 where row i of `want` is not that row of y, bit for bit. */
+/* These two compare rows of two products. `wanted` rows are spread evenly over `rows`: row i lies at i * (rows-1) /
+ * (wanted-1). cu_spread_rows writes the rows of src [wanted,K] to these rows of x [rows,K]. cu_rows_differ sets
+ * differ[i] to 1 where row i of `want` is not that row of y, bit for bit. */
 int cu_spread_rows(const struct cu_dev *d, uint16_t *x, const uint16_t *src, int64_t K, int64_t rows, int64_t wanted);
 int cu_rows_differ(const struct cu_dev *d, int32_t *differ, const void *y, int64_t ldy_bytes, const void *want,
                    int64_t ld_bytes, int64_t bytes, int64_t rows, int64_t wanted);
 
-/* few_rows_gemm.cu: y = x W^T of at most CU_FEW_ROWS rows, in one chain over k; in float32, plus a bias or added to y
- * (ADD), in bfloat16, or SwiGLU of that, gates and what they gate being the upper and the lower N rows of W. With parts
- * there are so many products over K columns each, which lie side by side in x and W; the result of each is part_step
- * behind the one before. With dev.overlaps W is read before the kernel in front has ended. */
+/* few_rows_gemm.cu: y = x W^T of at most CU_FEW_ROWS rows, in one chain over k. The result is in float32, with a bias
+ * or added to y (ADD), or in bfloat16, or SwiGLU of that. For SwiGLU, the upper N rows of W make the gates, and the
+ * lower N rows make what they gate.
+ *
+ * With parts there are so many products over K columns each. Their factors lie side by side in x and W, and the result
+ * of each lies part_step behind the one before. With dev.overlaps, W is read before the kernel in front has ended. */
 enum { CU_FEW_ROWS = 128 };
 enum cu_few_end { CU_FEW_F32, CU_FEW_ADD, CU_FEW_BF16, CU_FEW_SWIGLU };
 struct cu_few {
@@ -272,61 +281,67 @@ struct cu_few {
     int64_t ldx, ldw, T, N, K, parts, part_step;
     void *y;
     int64_t ldy;
-    const float *bias; /* or NULL: of F32 alone */
+    const float *bias; /* NULL: no bias. Only F32 has one. */
     enum cu_few_end end;
 };
 int cu_few_takes(const struct cu_dev *d, const struct cu_few *f);
 int cu_few(const struct cu_dev *d, const struct cu_few *f);
 
-/* attention.cu. Keys are always cached; in training in a cache of the moment. */
+/* attention.cu. Keys are always cached; in training they are in a cache of the moment. */
 struct cu_attn16 {
     struct cu_mat16 q, o;
-    float *stats; /* [T,H,2] or NULL */
+    float *stats; /* [T,H,2], or NULL. */
     int64_t H, G, K;
-    const uint16_t *kv; /* the layer's part of block 0, and the elements from a block to the next */
+    /* kv: the layer's part of block 0. kv_stride: how many elements lie from a block to the next. */
+    const uint16_t *kv;
     int64_t kv_stride;
     const int32_t *table;
-    const struct cu_attn_task *task; /* [n_tasks]; of at most 64 pairs, decode: of at most 16 */
+    /* [n_tasks], each of at most 64 pairs; for decode of at most 16. */
+    const struct cu_attn_task *task;
     int64_t n_tasks;
-    int settled; /* decode: what the cache has before a task's past was there before the kernel that runs ahead */
-    /* decode: blocks a task has, and units one block does; others for the tasks before number `late` and behind it */
+    /* Decode, true: what the cache holds before a task's past was there before the kernel that runs ahead of this
+     * one. */
+    int settled;
+    /* Decode: how many blocks a task has, and how many units one block does. [0] is for the tasks before number `late`,
+     * [1] for the tasks from there on. */
     int64_t late, runs[2], run_units[2];
-    int64_t part_units; /* decode: of all tasks, and scratch of cuda_unit_bytes() */
+    int64_t part_units; /* Decode: the units of all tasks. part is scratch of cuda_unit_bytes(). */
     float *part;
-    unsigned *count; /* decode: [n_tasks], zeros before and after */
+    unsigned *count; /* Decode: [n_tasks] zeros, before and after. */
 };
-enum { CU_WALK_PAIRS = 64, CU_UNIT_BLOCKS = 3 /* decode: blocks a multiprocessor holds */ };
+enum { CU_WALK_PAIRS = 64, CU_UNIT_BLOCKS = 3 /* Decode: a multiprocessor holds so many blocks. */ };
 int cu_attention16(const struct cu_dev *d, const struct cu_attn16 *a);
 int cu_attention16_decode(const struct cu_dev *d, const struct cu_attn16 *a);
 int cu_kv_write16(const struct cu_dev *d, struct cu_mat16 k, struct cu_mat16 v, const struct cu_kv_task *task,
                   int64_t n_tasks, int64_t G, int64_t K, uint16_t *kv, int64_t kv_stride);
 
-/* grad.cu: as their namesakes in float32; heads of K up to 128. */
+/* grad.cu: gradients like their namesakes in float32, for heads of K up to 128. */
 int cu_swiglu_grad16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 dy, struct cu_mat16 gu);
-/* y as of cu_swiglu16 too; *done stays 0, and nothing happens, where rows are not of whole aligned eights. */
+/* Also computes y, as cu_swiglu16 does. *done stays 0, and nothing happens, where rows do not consist of whole aligned
+ * eights. */
 int cu_swiglu_both16(const struct cu_dev *d, struct cu_mat16 dgu, struct cu_mat16 y, struct cu_mat16 dy,
                      struct cu_mat16 gu, int *done);
-/* dx += the gradient of y = rmsnorm(x) given dy, y itself, and dx rounded where `rounded` is not NULL (rows end to
- * end). *done stays 0, and nothing happens, where rows are not of whole aligned fours, up to 4096 columns. Sums are in
- * an order of their own. Where dgain is not NULL it gets the gain's gradient added; partial is scratch of
- * cuda_norm_back_bytes() then. */
+/* dx += the gradient of y = rmsnorm(x), given dy. Also computes y itself and, where `rounded` is not NULL, dx rounded
+ * (rows end to end). Sums are in an order of their own. Where dgain is not NULL, the gain's gradient is added to it;
+ * partial is scratch of cuda_norm_back_bytes() then. *done stays 0, and nothing happens, where rows do not consist of
+ * whole aligned fours, or have more than 4096 columns. */
 int cu_rmsnorm_back16(const struct cu_dev *d, struct cu_mat dx, struct cu_mat16 y, struct cu_mat16 dy, struct cu_mat x,
                       const float *gain, float eps, uint16_t *rounded, float *dgain, float *partial, int *done);
-/* out[j] += partial[b][j] for b < blocks, n columns, in a fixed order. */
+/* out[j] += partial[b][j] for b < blocks, for n columns, in a fixed order. */
 int cu_add_up(const struct cu_dev *d, float *out, const float *partial, int64_t blocks, int64_t n);
-/* db[j] += sum_t dy[t][j] in an order of its own; partial is scratch of cuda_bias_grad_bytes(). *done stays 0, and
+/* db[j] += sum_t dy[t][j], in an order of its own. partial is scratch of cuda_bias_grad_bytes(). *done stays 0, and
  * nothing happens, where columns do not come in aligned pairs. */
 int cu_bias_grad16(const struct cu_dev *d, float *db, struct cu_mat16 dy, float *partial, int *done);
 int cu_rope_grad16(const struct cu_dev *d, struct cu_mat16 dqkv, float *dq_gain, float *dk_gain, struct cu_mat qkv,
                    const struct cu_rope *a, float *rstd, float *partial);
 
-/* attention_grad.cu. dq, dk and dv are overwritten; rows of all matrices are aligned to 16 bytes, K is a multiple
+/* attention_grad.cu. dq, dk and dv are overwritten. Rows of all matrices are aligned to 16 bytes, and K is a multiple
  * of 16 up to 128. cudaErrorInvalidValue where the device has too little shared memory. */
-enum { CU_GRAD16_TILE = 64 }; /* query pairs of a task, and key rows */
+enum { CU_GRAD16_TILE = 64 }; /* So many query pairs a task has, and so many key rows. */
 struct cu_attn_grad16 {
     struct cu_mat16 q, k, v, o, d_o, dq, dk, dv;
     const float *stats;
-    float *delta; /* scratch [T,H,2] */
+    float *delta; /* Scratch [T,H,2]. */
     int64_t H, G, K;
     const struct cu_attn_task *task; /* [n_tasks] */
     int64_t n_tasks;
@@ -338,25 +353,27 @@ struct cu_attn_grad16 {
 int cu_attention_grad90(const struct cu_dev *d, const struct cu_attn_grad16 *a);
 int cu_attention_grad16(const struct cu_dev *d, const struct cu_attn_grad16 *a);
 
-/* draw.cu. What the host makes log-probability and entropy of: the id, its logit, and over all logits their maximum,
- * sum exp(x - max) and sum exp(x - max) (x - max). */
+/* draw.cu. The host computes log-probability and entropy from these numbers: the id, its logit, and, over all logits,
+ * their maximum, sum exp(x - max), and sum exp(x - max) (x - max). */
 struct cu_row_stats {
     int32_t id;
     float x, max, s, w;
 };
-/* Rows of more than LOGIT_CHUNK logits, at most a million. scratch has cuda_chunks_bytes(). */
+/* For rows of more than LOGIT_CHUNK logits, at most a million. scratch has cuda_chunks_bytes(). */
 int cu_logprob_stats(const struct cu_dev *d, struct cu_row_stats *out, struct cu_mat logits, const int32_t *targets,
                      void *scratch);
 struct cu_draw {
-    float scale; /* 1 / temperature; 0: the largest */
+    float scale; /* 1 / temperature. 0: the largest logit is taken. */
     float min_p;
     double u;
 };
-/* id -1 where the largest of the first `limit` logits is not finite. Rows of any length. drawn: the ids once more. */
+/* Draws an id for each row, of any length. The id is -1 where the largest of the first `limit` logits is not finite.
+ * drawn gets the ids once more. */
 int cu_draw(const struct cu_dev *d, struct cu_row_stats *out, int32_t *drawn, struct cu_mat logits, int32_t limit,
             const struct cu_draw *how, void *scratch);
-/* The gradient of the log-probabilities that `stats` tells of, in place; or, where `rounded` is not NULL, rounded to
- * bfloat16 there, rows end to end: rows are aligned to 16 bytes then and a multiple of 8 long, and logits stay. */
+/* Computes the gradient of the log-probabilities that `stats` describes, in place. Where `rounded` is not NULL, the
+ * gradient is rounded to bfloat16 and goes there, rows end to end, and logits stay. Rows are then aligned to 16 bytes
+ * and a multiple of 8 long. */
 int cu_logits_grad(const struct cu_dev *d, struct cu_mat logits, uint16_t *rounded, const int32_t *targets,
                    const struct cu_row_stats *stats, const float *g);
 

@@ -1,17 +1,17 @@
-/* Products of a warpgroup, four warps from a multiple of four on, with operands in shared memory (PTX ISA,
- * "Asynchronous Warpgroup Level Matrix Instructions"): compute capability 9.0 alone has them. They run beside the
- * threads that ask for them until wgmma_wait.
+/* Products of a warpgroup, with operands in shared memory (PTX ISA, "Asynchronous Warpgroup Level Matrix
+ * Instructions"). A warpgroup is four warps, the first of which has a number divisible by four. Only compute capability
+ * 9.0 has these products. They run beside the threads that ask for them, until wgmma_wait.
  *
  * A tile is 64 rows of DP elements, DP 64 or 128, in DP / 64 panels of 64 columns. A panel is 8 KB and lies at a
- * multiple of 1024 bytes; chunk c of 8 elements of its row r lies at place c ^ (r % 8): what PTX calls a swizzle of 128
- * bytes. A tile can be read along its columns ("K-major": its columns are what is summed over) or along its rows. */
+ * multiple of 1024 bytes. Chunk c of 8 elements of its row r lies at place c ^ (r % 8), which PTX calls a swizzle of
+ * 128 bytes. A tile can be read along its columns ("K-major": the sum runs over its columns) or along its rows. */
 #ifndef KERNELRL_CUDA_SHARED_WGMMA_CUH
 #define KERNELRL_CUDA_SHARED_WGMMA_CUH
 
 #include "cuda/shared/async.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define WGMMA_DEVICE 1 /* compiled for a device that has them */
+#define WGMMA_DEVICE 1 /* true: compiled for a device that has these products. */
 #endif
 
 enum { WG_THREADS = 128, WG_ROWS = 64, WG_PANEL = 64 * WG_ROWS, WG_ALIGN = 1024 };
@@ -31,10 +31,10 @@ static __device__ __forceinline__ uint16_t *aligned_tiles(float *shared) {
 #endif
 }
 
-/* Waits for the 128 threads of the caller's warpgroup, number 0 or 1 of the block. */
+/* Waits for the 128 threads of the caller's warpgroup, which is number 0 or 1 of the block. */
 static __device__ __forceinline__ void wg_barrier(int group) {
 #ifdef __CUDA_ARCH__
-    /* By constant numbers, which compute-sanitizer can follow. */
+    /* The numbers are constants, so that compute-sanitizer can follow them. */
     if (group == 0)
         asm volatile("bar.sync 1, 128;" ::: "memory");
     else
@@ -45,14 +45,14 @@ static __device__ __forceinline__ void wg_barrier(int group) {
 #endif
 }
 
-/* What this thread has written to shared memory is seen by products asked for behind the next barrier. */
+/* Products that are asked for behind the next barrier see what this thread has written to shared memory. */
 static __device__ __forceinline__ void wg_publish(void) {
 #ifdef WGMMA_DEVICE
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
-/* Before the first product, and before one whose registers have been touched since. */
+/* Must stand before the first product, and before a product whose registers have been touched since. */
 static __device__ __forceinline__ void wgmma_fence(void) {
 #ifdef WGMMA_DEVICE
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void wgmma_commit(void) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-/* Until all but the last N committed groups are done. */
+/* Waits until all but the last N committed groups are done. */
 template <int N> static __device__ __forceinline__ void wgmma_wait(void) {
 #ifdef WGMMA_DEVICE
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
@@ -71,7 +71,8 @@ template <int N> static __device__ __forceinline__ void wgmma_wait(void) {
 }
 
 #ifdef WGMMA_DEVICE
-/* A matrix descriptor: address, 1024 bytes from eight rows to the next, `panel` bytes from a panel to the next. */
+/* A matrix descriptor: the address, 1024 bytes from eight rows to the next eight, `panel` bytes from a panel to the
+ * next. */
 static __device__ __forceinline__ uint64_t wg_descriptor(const uint16_t *p, unsigned panel_bytes) {
     const uint64_t at = (unsigned)__cvta_generic_to_shared(p);
     return (at & 0x3ffff) >> 4 | (uint64_t)(panel_bytes >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
@@ -92,8 +93,8 @@ static __device__ __forceinline__ uint64_t wg_descriptor(const uint16_t *p, unsi
     "%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 /* clang-format on */
 
-/* c (+)= a b^T over 16 columns of two tiles from column 16 k on: c [64 rows of a][64 rows of b], in fragments as mma
- * has them, warp w of the warpgroup rows 16 w.. of it. */
+/* c (+)= a b^T over 16 columns of two tiles, from column 16 k on. c [64 rows of a][64 rows of b] is in fragments as mma
+ * has them: warp w of the warpgroup has rows 16 w.. of it. */
 static __device__ __forceinline__ void wgmma_rows(float (&c)[8][4], const uint16_t *a, const uint16_t *b, int k,
                                                   bool add) {
     [[maybe_unused]] const int at = k / 4 * WG_PANEL + k % 4 * 16;
@@ -107,7 +108,7 @@ static __device__ __forceinline__ void wgmma_rows(float (&c)[8][4], const uint16
 #endif
 }
 
-/* c += a b: a [64][16] in registers, a warp's 16 rows as mma has them; b the rows 16 k.. of a tile. */
+/* c += a b. a [64][16] is in registers, with a warp's 16 rows as mma has them. b is the rows 16 k.. of a tile. */
 static __device__ __forceinline__ void wgmma_columns(float (&c)[16][4], const uint32_t (&a)[4], const uint16_t *b,
                                                      int k) {
 #if defined(WGMMA_DEVICE)
@@ -131,7 +132,7 @@ static __device__ __forceinline__ void wgmma_columns(float (&c)[8][4], const uin
 #endif
 }
 
-/* c (+)= a b^T over the 16 columns from 16 k on of two tiles of 64 columns, b of 8 NT rows. */
+/* c (+)= a b^T over the 16 columns from 16 k on of two tiles of 64 columns. b has 8 NT rows. */
 #ifdef WGMMA_DEVICE
 /* clang-format off */
 #define WG_LIST_1(c) WG_FOUR(c, 0)

@@ -15,7 +15,9 @@
 #include "rl/evaluate/answer_reward.h"
 #include "rl/evaluate/score.h"
 
-enum { CHUNK = 16, MAX_KERNEL_BYTES = 4 << 20, MAX_OUTCOMES = 64, PATH_BYTES = 1200, NAME_BYTES = 80 };
+/* Answers that are given to the judge at once: a verifier gets few, so that little is lost when it is stopped. */
+enum { VERIFIER_CHUNK = 16, CHUNK = 1024 };
+enum { MAX_KERNEL_BYTES = 4 << 20, MAX_OUTCOMES = 64, PATH_BYTES = 1200, NAME_BYTES = 80 };
 
 struct judged_sample {
     int level, problem_id, sample_id;
@@ -590,40 +592,78 @@ static void print_judged(const struct verify_run *r, const struct judged_sample 
     fprintf(r->json ? stderr : stdout, "%s\n", line.p);
 }
 
-static enum status judge_folder(const struct verify_run *r, struct folder *f, struct verifier *v,
-                                struct jsonl_writer *w, const char *settings, struct err *e) {
+/* Where verdicts of a folder go. */
+struct folder_judging {
+    const struct verify_run *r;
+    struct folder *f;
+    struct jsonl_writer *w;
+    const char *settings;
+    struct judged_sample *which[CHUNK]; /* beside the items of a chunk */
     struct verify_item items[CHUNK];
-    struct judged_sample *which[CHUNK];
+    enum status st; /* of keeping verdicts of a stream */
+    struct err err;
+};
+
+/* Keeps, scores and prints one verdict. */
+static enum status take_verdict(struct folder_judging *x, struct judged_sample *s, const struct verdict *v,
+                                struct err *e) {
+    s->verdict = *v;
+    s->judged = true;
+    if (outcome_class(v->outcome) != 'I') TRY(append_verdict(x->w, s, x->settings, e));
+    TRY(give_reward(x->r, s, e));
+    print_judged(x->r, s);
+    return ST_OK;
+}
+
+/* A verdict of a stream, in the order in which they come. */
+static void take_from_stream(void *ctx, struct verify_item *item) {
+    struct folder_judging *x = ctx;
+    if (x->st == ST_OK) x->st = take_verdict(x, x->which[item - x->items], &item->verdict, &x->err);
+    fflush(stdout);
+}
+
+static enum status judge_chunk(struct folder_judging *x, const struct judge *judge, size_t m, struct err *e) {
+    TRY(judge->batch(judge->ctx, x->items, m, interrupt_flag(), e));
+    if (x->st != ST_OK) {
+        *e = x->err;
+        return x->st;
+    }
+    for (size_t k = 0; k < m && !judge->stream; k++) TRY(take_verdict(x, x->which[k], &x->items[k].verdict, e));
+    fflush(stdout);
+    return jsonl_sync(x->w, e);
+}
+
+static enum status judge_folder(struct folder_judging *x, const struct judge *judge, struct err *e) {
+    struct folder *f = x->f;
     char hardware[160], device[40];
-    verifier_hardware(v, hardware, sizeof hardware, device, sizeof device);
+    const size_t chunk = judge->stream ? CHUNK : VERIFIER_CHUNK;
     for (size_t i = 0; i < f->n;) {
         size_t m = 0;
-        while (i < f->n && m < CHUNK) {
+        while (i < f->n && m < chunk) {
             struct judged_sample *s = &f->items[i++];
             if (s->judged) continue;
-            which[m] = s;
-            items[m++] = (struct verify_item){.problem = s->problem, .source = s->source};
+            x->which[m] = s;
+            x->items[m] = (struct verify_item){.problem = s->problem, .source = s->source};
+            if (judge->stream) {
+                x->items[m].judged = take_from_stream;
+                x->items[m].judged_ctx = x;
+            }
+            m++;
         }
         if (m == 0) continue;
-        TRY(verify_batch(v, items, m, interrupt_flag(), e));
-        for (size_t k = 0; k < m; k++) {
-            which[k]->verdict = items[k].verdict;
-            which[k]->judged = true;
-            if (outcome_class(items[k].verdict.outcome) != 'I') TRY(append_verdict(w, which[k], settings, e));
-            TRY(give_reward(r, which[k], e));
-            print_judged(r, which[k]);
-        }
-        fflush(stdout);
-        TRY(jsonl_sync(w, e));
-        TRY(write_results(r, f, hardware, device, e));
+        TRY(judge_chunk(x, judge, m, e));
+        judge->hardware(judge->ctx, hardware, sizeof hardware, device, sizeof device);
+        TRY(write_results(x->r, f, hardware, device, e));
     }
-    return write_results(r, f, hardware, device, e);
+    judge->hardware(judge->ctx, hardware, sizeof hardware, device, sizeof device);
+    return write_results(x->r, f, hardware, device, e);
 }
 
 enum status verify_run_dir(const struct verify_run *r, struct err *e) {
     struct folder f = {0};
-    struct verifier *v = NULL;
+    struct judge_owner v = {0};
     struct jsonl_writer *w = NULL;
+    struct folder_judging *judging = NULL;
     CLEANUP_JSON json_t *baseline = NULL;
     CLEANUP_STR struct str identity = STR_INIT;
     char path[PATH_BYTES];
@@ -631,18 +671,20 @@ enum status verify_run_dir(const struct verify_run *r, struct err *e) {
     if (strlen(r->run_dir) + 1 + NAME_BYTES > PATH_BYTES)
         return FAIL(e, ST_USAGE, "--run-dir: expected a path of at most %d bytes", PATH_BYTES - NAME_BYTES - 1);
     TRY(check_weights(r, e));
-    verify_identity(&r->o, &identity);
     snprintf(path, sizeof path, "%s/verdicts.jsonl", r->run_dir);
     TRY_GOTO(folder_read(r, &f, e), done);
     if (r->baseline) {
         TRY_GOTO(read_times(r->baseline, &baseline, e), done);
         TRY_GOTO(check_baseline(r, &f, baseline, e), done);
     }
+    TRY_GOTO(judge_open(&r->pool, &r->o, interrupt_flag(), &v, e), done);
+    judge_identity(&v.judge, &r->o, &identity);
     TRY_GOTO(read_known(r, &f, path, str_c(&identity), e), done);
     for (size_t i = 0; i < f.n; i++) TRY_GOTO(give_reward(r, &f.items[i], e), done);
     TRY_GOTO(jsonl_append_open(path, &w, NULL, e), done);
-    TRY_GOTO(verifier_open(&r->o, &v, e), done);
-    TRY_GOTO(judge_folder(r, &f, v, w, str_c(&identity), e), done);
+    judging = xcalloc(1, sizeof *judging);
+    *judging = (struct folder_judging){.r = r, .f = &f, .w = w, .settings = str_c(&identity)};
+    TRY_GOTO(judge_folder(judging, &v.judge, e), done);
     for (size_t i = 0; i < f.n;) {
         const struct part x = part_at(&f, i);
         TRY_GOTO(write_pass_at_k(r, &f, &x, e), done);
@@ -650,7 +692,8 @@ enum status verify_run_dir(const struct verify_run *r, struct err *e) {
     }
     summarise(r, &f, baseline);
 done:
-    verifier_close(v);
+    judge_close(&v);
+    free(judging);
     jsonl_append_close(w);
     folder_free(&f);
     return st;
@@ -699,16 +742,16 @@ static enum status check_sources_levels(const struct verify_run *r, const struct
 }
 
 /* Times one reference and writes the file. */
-static enum status time_reference(const struct verify_run *r, struct verifier *v, const struct problem *p, json_t *all,
-                                  struct err *e) {
+static enum status time_reference(const struct verify_run *r, const struct judge *v, const struct problem *p,
+                                  json_t *all, struct err *e) {
     char name[220], hardware[160], device[40];
     json_t *mine = times_of(all, p->level);
     snprintf(name, sizeof name, "%s%s", p->name, str_has_suffix(p->name, ".py") ? "" : ".py");
     if (json_object_get(json_object_get(mine, name), "mean")) return ST_OK; /* of an interrupted run */
-    verifier_hardware(v, hardware, sizeof hardware, device, sizeof device);
+    v->hardware(v->ctx, hardware, sizeof hardware, device, sizeof device);
     CLEANUP_FREE char *source = reference_answer(p, r->compile);
     struct verify_item it = {.problem = p, .source = source};
-    TRY(verify_batch(v, &it, 1, interrupt_flag(), e));
+    TRY(v->batch(v->ctx, &it, 1, interrupt_flag(), e));
     /* Null where the reference does not run, as KernelBench has it. */
     const bool timed = it.verdict.kernel.calls > 0;
     json_object_set_new(mine, name, timed ? stats_json(&it.verdict.kernel, hardware, device) : json_null());
@@ -722,7 +765,7 @@ static enum status time_reference(const struct verify_run *r, struct verifier *v
 
 enum status verify_baseline(const struct verify_run *r, struct err *e) {
     struct problem_set set = {0};
-    struct verifier *v = NULL;
+    struct judge_owner v = {0};
     CLEANUP_JSON json_t *all = NULL;
     struct verify_options o = r->o;
     enum status st;
@@ -739,11 +782,11 @@ enum status verify_baseline(const struct verify_run *r, struct err *e) {
         TRY_GOTO(read_times(r->out, &all, e), done);
     else
         all = json_object();
-    TRY_GOTO(verifier_open(&o, &v, e), done);
+    TRY_GOTO(judge_open(&r->pool, &o, interrupt_flag(), &v, e), done);
     for (size_t i = 0; i < set.count; i++)
-        if (is_wanted(r, set.items[i].level)) TRY_GOTO(time_reference(r, v, &set.items[i], all, e), done);
+        if (is_wanted(r, set.items[i].level)) TRY_GOTO(time_reference(r, &v.judge, &set.items[i], all, e), done);
 done:
-    verifier_close(v);
+    judge_close(&v);
     problem_set_free(&set);
     return st;
 }

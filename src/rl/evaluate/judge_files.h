@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "rl/rollout/rollout.h"
+#include "verify/pool/pool.h"
 #include "verify/verify.h"
 
 enum { VERIFY_LEVELS = 9 };
@@ -20,6 +21,7 @@ struct verify_run {
     const struct rollout_params *weights; /* rewards are given by these; NULL: none are */
     struct str *json;                     /* what is found is appended as one JSON document; NULL: it is printed */
     struct verify_options o;
+    struct pool_options pool; /* hosts that judge; none: this process does */
 };
 
 /* Judges what is not yet in verdicts.jsonl, and writes eval_results.json (KernelBench's layout), verdicts.jsonl and,

@@ -1,5 +1,6 @@
 #include "rl/learn/session.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,8 @@
 #include "rl/options/memory_plan.h"
 #include "rl/rollout/raicl.h"
 #include "tensor/backend.h"
+#include "verify/pool/hardware.h"
+#include "verify/pool/secret.h"
 
 /* The training stream lies apart from the seeds that the embedded model's corpus uses. */
 #define GENERATOR_TRAIN_SEED UINT64_C(1000000)
@@ -71,9 +74,8 @@ struct verify_options session_verify_options(const struct train_options *o, stru
 }
 
 void session_judging(struct session *s, struct journal *journal, const volatile bool *cancel) {
-    const struct verdict_source judge = judge_by(s->verifier);
     judging_free(s->actor.judging);
-    s->actor.judging = judging_create(journal, &judge, s->background, cancel);
+    s->actor.judging = judging_create(journal, &s->judge, s->background, cancel);
     judging_gather(s->actor.judging, s->gather_s);
 }
 
@@ -132,52 +134,136 @@ static enum status open_raicl(const struct train_options *o, const volatile bool
     return raicl_open(&ro, &s->actor.raicl, e);
 }
 
-static enum status open_model(struct train_options *o, bool training, const volatile bool *cancel, struct session *s,
-                              struct err *e) {
+static enum status open_prototypes(const struct train_options *o, struct session *s, struct err *e) {
+    /* Prototypes are asked for and nothing is run, so that no jail and no GPU is needed. */
+    const struct verify_options vo = {
+        .python = session_verify_options(o, NULL).python, .threads = (int)o->threads, .allow_weaker = true};
+    if (s->verifier != s->verdicts.verifier) verifier_close(s->verifier);
+    s->actor.verifier = s->verifier = NULL;
+    TRY(verifier_open(&vo, &s->verifier, e));
+    s->actor.verifier = s->verifier;
+    return ST_OK;
+}
+
+enum status session_prototypes(const struct train_options *o, struct session *s, struct err *e) {
+    return s->actor.backend->is_module ? ST_OK : open_prototypes(o, s, e);
+}
+
+/* The name that a run has for its verifiers: what they still owe it from before is its own. */
+static enum status run_name(const char *log_path, struct str *out, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    CLEANUP_FREE char *text = NULL;
+    char name[RUN_NAME_BYTES];
+    str_addf(&path, "%s/verify_run", log_path);
+    if (fs_is_file(path.p)) {
+        size_t n;
+        TRY(fs_read(path.p, 100, &text, &n, e));
+        if (n < RUN_NAME_BYTES - 1 || strspn(text, "0123456789abcdef") != RUN_NAME_BYTES - 1)
+            return FAIL(e, ST_PARSE, "%s: expected 16 hex digits", path.p);
+        str_add(out, text, RUN_NAME_BYTES - 1);
+        return ST_OK;
+    }
+    TRY(secret_run_name(name, e));
+    str_adds(out, name);
+    return fs_write_atomic(path.p, name, strlen(name), e);
+}
+
+/* A machine that the model shares with who measures times on it: in this process, or in others. */
+static enum status share_machine(const struct train_options *o, bool on_cpu, struct session *s, struct err *e) {
+    const bool elsewhere = given(o->pool.hosts) != NULL;
+    if (!s->background || s->texts) return ST_OK;
+    if (elsewhere && on_cpu && strcmp(o->device, "cpu") == 0) return lease_create_on_host(&s->lease, e);
+    if (!elsewhere) s->lease = lease_create();
+    return ST_OK;
+}
+
+/* Workers on this machine leave the model's GPU alone. */
+static void keep_own_gpu(const struct train_options *o, struct session *s) {
+    struct gpu_device gpus[GPUS_MAX];
+    struct err e = {.msg = "another process has it"};
+    char name[GPU_ID_BYTES + 8];
+    int64_t at = 0;
+    if (strncmp(o->device, "cuda", 4) != 0 || (o->device[4] == ':' && !parse_i64(o->device + 5, &at))) return;
+    if (at < 0 || at >= hardware_gpus(gpus)) return;
+    snprintf(name, sizeof name, "gpu-%s", gpus[at].uuid);
+    if (host_lease_open(name, &s->own_gpu, &e) == ST_OK && host_lease_take(&s->own_gpu, 0)) return;
+    log_warn("%s is not this run's alone: %s", o->device, e.msg);
+}
+
+/* Whether verdicts are given while answers are sampled. A server on this machine would disturb what is timed here. */
+static bool in_background(const struct train_options *o, const struct session *s, bool judged_elsewhere) {
+    if (o->overlap != OVERLAP_AUTO) return o->overlap == OVERLAP_ON;
+    if (s->texts) return judged_elsewhere || texts_is_elsewhere(s->texts);
+    return judged_elsewhere || strcmp(o->device, "cpu") != 0 || o->max_staleness > 0;
+}
+
+/* Who gives verdicts, and who knows prototypes. */
+static enum status open_verdicts(const struct train_options *o, bool training, const volatile bool *cancel,
+                                 struct session *s, struct err *e) {
+    const bool elsewhere = given(o->pool.hosts) != NULL;
+    const bool on_cpu =
+        given(o->verify.device) ? strcmp(o->verify.device, "cpu") == 0 : backend_info(o->verify.backend)->on_cpu;
+    CLEANUP_STR struct str run = STR_INIT, kept = STR_INIT;
+    struct pool_options pool = o->pool;
+    s->background = in_background(o, s, elsewhere);
+    TRY(share_machine(o, on_cpu, s, e));
+    const struct verify_options vo = session_verify_options(o, s->lease);
+    s->gather_s = on_cpu ? 0 : 1;
+    if (elsewhere) keep_own_gpu(o, s);
+    if (elsewhere && training) {
+        TRY(run_name(o->log_path, &run, e));
+        str_addf(&kept, "%s/poison", o->log_path);
+        pool.run = run.p;
+        pool.kept = kept.p;
+    }
+    TRY(judge_open(&pool, &vo, cancel, &s->verdicts, e));
+    s->judge = s->verdicts.judge;
+    s->verifier = s->verdicts.verifier;
+    s->verify_identity = judge_identity_hash(&s->judge, &vo);
+    if (!elsewhere) return ST_OK;
+    TRY(session_prototypes(o, s, e));
+    if (s->verifier || o->roles.proposals == 0) return ST_OK;
+    /* Proposals are problems when their modules run, whatever answers to them are written in. */
+    return open_prototypes(o, s, e);
+}
+
+/* The policy with its engine, and the reference. */
+static enum status open_policy(const struct train_options *given, bool training, const volatile bool *cancel,
+                               struct session *s, struct err *e) {
+    struct train_options mine = *given;
+    const struct train_options *const o = &mine;
+    s->pool = pool_create((int)o->threads);
     struct policy_options po = policy_of(o, s->pool);
     TRY(policy_begin(&po, cancel, &s->policy, e));
     if (s->policy.start_adapter && o->lora_rank == 0)
         return FAIL(e, ST_CONFIG, "load_checkpoint_path: %s holds an adapter; set lora_rank > 0 to train it",
                     s->policy.start);
     s->policy.be->fast = o->numerics == NUMERICS_FAST;
-    if (training) TRY(plan_memory(s, o, e));
+    if (training) TRY(plan_memory(s, &mine, e));
     po = policy_of(o, s->pool); /* with what the plan has chosen */
     TRY(policy_load(&po, &s->policy, e));
     if (o->update.loss.kl_coef > 0) TRY(open_reference(o, &po, s, e));
-    TRY(policy_engine(&po, &s->policy, e));
-    show_policy(s);
+    return policy_engine(&po, &s->policy, e);
+}
+
+/* A server's model in its place. */
+static enum status open_texts(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                              struct err *e) {
+    s->pool = pool_create((int)o->threads);
+    TRY(texts_open(&o->sampler, o->model_name, cancel, &s->texts, e));
+    s->actor.texts = texts_actor(s->texts);
     return ST_OK;
 }
 
-/* Whether verdicts are given while answers are sampled. A server on this machine would disturb what is timed. */
-static bool in_background(const struct train_options *o, const struct session *s) {
-    if (o->overlap != OVERLAP_AUTO) return o->overlap == OVERLAP_ON;
-    if (s->texts) return texts_is_elsewhere(s->texts);
-    return strcmp(o->device, "cpu") != 0 || o->max_staleness > 0;
-}
-
-static enum status open_session(const struct train_options *given, bool training, const volatile bool *cancel,
+static enum status open_session(const struct train_options *o, bool training, const volatile bool *cancel,
                                 struct session *s, struct err *e) {
-    struct train_options mine = *given;
-    const struct train_options *const o = &mine;
-    *s = (struct session){0};
+    *s = (struct session){.own_gpu = HOST_LEASE_NONE};
     if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
-    s->pool = pool_create((int)o->threads);
-    if (o->sampler.kind == SAMPLER_OPENAI) {
-        TRY(texts_open(&o->sampler, o->model_name, cancel, &s->texts, e));
-        s->actor.texts = texts_actor(s->texts);
-    } else {
-        TRY(open_model(&mine, training, cancel, s, e));
-    }
-    s->background = in_background(o, s);
-    if (s->background && !s->texts) s->lease = lease_create();
-    const struct verify_options vo = session_verify_options(o, s->lease);
-    const bool on_cpu = vo.device ? strcmp(vo.device, "cpu") == 0 : backend_info(vo.backend)->on_cpu;
-    s->gather_s = on_cpu ? 0 : 1;
-    TRY(verifier_open(&vo, &s->verifier, e));
-    s->verify_identity = verify_identity_hash(&vo);
-    session_judging(s, NULL, cancel);
+    TRY(o->sampler.kind == SAMPLER_OPENAI ? open_texts(o, cancel, s, e) : open_policy(o, training, cancel, s, e));
     TRY(session_prompts(o, s, e));
+    TRY(open_verdicts(o, training, cancel, s, e));
+    session_judging(s, NULL, cancel);
+    show_policy(s);
     s->actor.verifier = s->verifier;
     s->actor.lease = s->lease;
     s->actor.cancel = cancel;
@@ -192,16 +278,9 @@ enum status session_open_training(const struct train_options *o, const volatile 
     return open_session(o, true, cancel, s, e);
 }
 
-enum status session_prototypes(const struct train_options *o, struct session *s, struct err *e) {
-    if (s->actor.backend->is_module) return ST_OK;
-    /* Prototypes are asked for and nothing is run, so that no jail and no GPU is needed. */
-    const struct verify_options vo = {
-        .python = session_verify_options(o, NULL).python, .threads = (int)o->threads, .allow_weaker = true};
-    verifier_close(s->verifier);
-    s->actor.verifier = s->verifier = NULL;
-    TRY(verifier_open(&vo, &s->verifier, e));
-    s->actor.verifier = s->verifier;
-    return ST_OK;
+enum status session_open_policy(const struct train_options *o, struct session *s, struct err *e) {
+    *s = (struct session){.own_gpu = HOST_LEASE_NONE};
+    return open_policy(o, true, NULL, s, e);
 }
 
 /* The shape of the model, without its weights: how long a prompt may be, and which chat template is its own. */
@@ -219,7 +298,7 @@ static enum status open_shape(const struct train_options *o, const volatile bool
 enum status session_open_prompts(const struct train_options *o, bool rendered, const volatile bool *cancel,
                                  struct session *s, struct err *e) {
     const bool raicl = o->dataset_builder.prompt_option == PROMPT_RAICL;
-    *s = (struct session){0};
+    *s = (struct session){.own_gpu = HOST_LEASE_NONE};
     if (raicl) TRY(raicl_index_there(o->examples.index_path, e));
     TRY(session_prompts(o, s, e));
     TRY(session_prototypes(o, s, e));
@@ -232,7 +311,9 @@ enum status session_open_prompts(const struct train_options *o, bool rendered, c
 void session_close(struct session *s) {
     judging_free(s->actor.judging);
     raicl_close(s->actor.raicl);
-    verifier_close(s->verifier);
+    if (s->verifier != s->verdicts.verifier) verifier_close(s->verifier);
+    judge_close(&s->verdicts);
+    host_lease_close(&s->own_gpu);
     texts_close(s->texts);
     if (s->reference.model != s->policy.model) model_free(s->reference.model);
     policy_close(&s->policy);
@@ -241,7 +322,7 @@ void session_close(struct session *s) {
     str_free(&s->hardware);
     problem_set_free(&s->problems);
     problem_set_free(&s->generated);
-    *s = (struct session){0};
+    *s = (struct session){.own_gpu = HOST_LEASE_NONE};
 }
 
 /* null: level 1 of KernelBench, all levels of other sources. */

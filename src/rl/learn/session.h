@@ -7,13 +7,18 @@
 #include "rl/learn/update.h"
 #include "rl/options/options.h"
 #include "rl/rollout/rollout.h"
+#include "verify/host_lease.h"
+#include "verify/pool/pool.h"
 
 struct session {
     struct pool *pool;
     struct texts *texts; /* a server's model answers; NULL: the next one does */
     struct policy policy;
     struct kl_reference reference; /* what the run began with, for the KL penalty; its model may be the one above */
-    struct verifier *verifier;
+    struct judge_owner verdicts;
+    struct host_lease own_gpu; /* the model's GPU, which is no place to measure */
+    struct judge judge;        /* that of `verdicts` */
+    struct verifier *verifier; /* knows the prototypes of problems: that of `verdicts`, or one that can judge nothing */
     struct verify_identity verify_identity; /* of its verdicts, for the journal */
     struct problem_set problems, generated;
     struct lease *lease;   /* NULL: verdicts are not given while the model works */
@@ -32,6 +37,9 @@ enum status session_open(const struct train_options *o, const volatile bool *can
  * program is chosen so that all fits; where it cannot, nothing is loaded. ST_MEMORY with the numbers. */
 enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
                                   struct err *e) MUST_USE;
+/* Of a training session the policy and the reference alone, for a rank that samples and trains and does nothing else.
+ */
+enum status session_open_policy(const struct train_options *o, struct session *s, struct err *e) MUST_USE;
 /* A session that makes prompts and nothing else (rollout_messages): no weights are loaded, and no answer can be run.
  * The model's tokenizer and configuration are opened where `rendered` asks for them, and where the keys count tokens
  * (prompt_option: raicl, prompt_max_tokens). */

@@ -14,6 +14,7 @@
 #include "io/json.h"
 #include "rl/learn/session.h"
 #include "rl/learn/update.h"
+#include "rl/loop/follow.h"
 #include "rl/loop/roles.h"
 #include "rl/rollout/curriculum.h"
 #include "rl/rollout/journal.h"
@@ -23,6 +24,7 @@
 #include "rl/run/rates.h"
 #include "rl/run/run.h"
 #include "tensor/backend.h"
+#include "train/follow.h"
 
 struct training {
     const struct train_options *o;
@@ -31,6 +33,8 @@ struct training {
     struct run_dir *run;
     struct journal *journal;
     struct comm *comm;
+    struct rank_sampler sampler;
+    bool leads; /* true: the other ranks wait for commands */
     struct trainer *trainer;
     const struct problem **train, **test;
     int n_train, n_test;
@@ -186,7 +190,8 @@ static void keep_state(struct training *t, int64_t opt_step_before, double basel
     char where[400];
     struct err e;
     if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
-    if (model_find_nonfinite(t->s.policy.model, FIND_WEIGHTS, where, sizeof where)) return; /* nothing to go on from */
+    if (model_find_nonfinite(t->s.policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where))
+        return; /* nothing to go on from */
     t->baseline = baseline_before;
     missing_count_back(&t->missing, &t->ahead.batch[0]->r);
     if (save(t, NULL, &e) == ST_OK)
@@ -256,6 +261,20 @@ static enum status judge(struct training *t, struct rollout *r, struct rollout_t
     return st == ST_OK ? roles_play(&t->roles, &t->s.actor, &t->now, &p, r, times, e) : st;
 }
 
+/* Samples drawn and leaves computed in the step, in all and by each of several ranks. */
+static void rank_metrics(struct training *t, struct metrics *m) {
+    int64_t samples = 0, leaves = 0;
+    metrics_add(m, t->comm->size, "ranks/size");
+    for (int r = 0; r < t->comm->size; r++) {
+        samples += t->sampler.drawn[r];
+        leaves += t->trainer->leaves[r];
+        if (t->comm->size > 1) metrics_add(m, (double)t->sampler.drawn[r], "ranks/samples_%d", r);
+        if (t->comm->size > 1) metrics_add(m, (double)t->trainer->leaves[r], "ranks/leaves_%d", r);
+    }
+    metrics_add(m, (double)samples, "ranks/samples");
+    metrics_add(m, (double)leaves, "ranks/leaves");
+}
+
 static enum status write_step(struct training *t, const struct rollout *r, int constant, const struct update_stats *u,
                               const struct step_times *times, struct err *e) {
     TRY(run_traces(t->run, t->step, r, e));
@@ -269,6 +288,7 @@ static enum status write_step(struct training *t, const struct rollout *r, int c
     metrics_add(&m, t->now.reward.speed, "curriculum/speed_weight");
     if (t->roles.on) roles_metrics(&t->roles, t->o, &m);
     missing_metrics(&t->missing, r, &m);
+    rank_metrics(t, &m);
     metrics_of_step(&m, t->o, t->step, t->steps, r, constant, u, times);
     metrics_log(t->o, t->step, t->steps, r, times,
                 elapsed / (double)(t->step + 1 - t->first_step) * (double)(t->steps - t->step - 1));
@@ -286,6 +306,7 @@ static enum status one_step(struct training *t, struct err *e) {
     struct update_stats u = {0};
     const double t0 = clock_now_s(), baseline = t->baseline;
     enum status st;
+    for (int r = 0; r < t->comm->size; r++) t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
     TRY_GOTO(sample_ahead(t, &times.rollout, e), out);
     struct rollout *r = &t->ahead.batch[0]->r;
     TRY_GOTO(judge(t, r, &times.rollout, e), out);
@@ -307,6 +328,8 @@ static enum status one_step(struct training *t, struct err *e) {
     times.train_s = clock_now_s() - t2;
     times.total_s = clock_now_s() - t0;
     times.judging = judging_stats(t->s.actor.judging);
+    times.has_pool = t->s.verdicts.pool != NULL;
+    if (times.has_pool) times.pool = verify_pool_stats(t->s.verdicts.pool);
     times.quiet_s += lease_quiet_s(t->s.lease);
     times.planned_bytes = t->s.planned_bytes;
     times.peak_bytes = t->s.policy.be->mem_peak ? t->s.policy.be->mem_peak(t->s.policy.be) : 0;
@@ -315,6 +338,7 @@ static enum status one_step(struct training *t, struct err *e) {
     st = write_step(t, r, constant, &u, &times, e);
     if (st == ST_OK) pipeline_pop(&t->ahead);
 out:
+    free(times.pool.host);
     /* What a step that failed has sampled comes again, should the run go on from in front of it. */
     while (st != ST_OK && t->ahead.n > 0 && t->ahead.batch[t->ahead.n - 1]->sampled_in == t->step)
         pipeline_drop_last(&t->ahead);
@@ -425,9 +449,30 @@ static enum status resume(struct training *t, struct err *e) {
     TRY(run_truncate(t->run, t->step, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/verdicts.jsonl", run_dir(t->run));
-    TRY(journal_open(path.p, t->s.verify_identity, t->step, t->s.verifier, &t->journal, e));
+    TRY(journal_open(path.p, t->s.verify_identity, t->step, &t->s.judge, &t->journal, e));
     session_judging(&t->s, t->journal, t->s.actor.cancel);
     return c.found ? load_ahead(t, c.path, e) : ST_OK;
+}
+
+/* The ranks, and the trainer with them. Sampling is theirs, too. */
+static enum status open_trainer(struct training *t, const char *resolved_yaml, struct err *e) {
+    struct policy *p = &t->s.policy;
+    TRY(follow_open(t->o, resolved_yaml, p->be, &t->comm, e));
+    const enum status st = trainer_open(t->comm, p->model, ADAPTER_OWN, t->o->update.train_tokens, &t->trainer, e);
+    TRY(comm_agree(t->comm, st, e));
+    t->leads = true;
+    t->sampler = (struct rank_sampler){.comm = t->comm,
+                                       .engine = p->engine,
+                                       .max_batch = engine_batch_on(t->o->device),
+                                       .drawn = xcalloc((size_t)t->comm->size, sizeof *t->sampler.drawn)};
+    t->s.actor.policy = (struct actor_policy){rank_sample, &t->sampler};
+    return ST_OK;
+}
+
+/* The other ranks end, too. */
+static void dismiss(struct training *t) {
+    struct err e;
+    if (t->leads && command_give(t->comm, RANK_QUIT, NULL, &e) != ST_OK) t->comm->abort(t->comm, COMM_LOST_EXIT);
 }
 
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
@@ -440,14 +485,14 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     TRY_GOTO(model_train_prepare(t.s.policy.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     int n_params;
     const struct param *params = model_params(t.s.policy.model, &n_params);
-    TRY_GOTO(comm_open("auto", &t.comm, e), out);
-    TRY_GOTO(trainer_open(t.comm, t.s.policy.model, ADAPTER_OWN, o->update.train_tokens, &t.trainer, e), out);
+    TRY_GOTO(open_trainer(&t, resolved_yaml, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
     TRY_GOTO(roles_open(&t.roles, o, e), out);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;
     TRY_GOTO(resume(&t, e), out);
+    TRY_GOTO(train_share_state(t.trainer, e), out);
     if (t.step == o->start_batch) {
         run_text(t.run, t.step, "Configuration", resolved_yaml);
         run_charts(t.run, t.step);
@@ -461,12 +506,15 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
 out:
     /* For who looks at the run afterwards: a process in the background has no one to tell. */
     if (st != ST_OK && t.run) log_file_line(st == ST_CANCELLED ? LOG_INFO : LOG_ERROR, e->msg);
+    if (st == ST_LOST) t.comm->abort(t.comm, COMM_LOST_EXIT);
+    dismiss(&t);
     pipeline_free(&t.ahead);
     roles_close(&t.roles);
     session_judging_close(&t.s);
     journal_close(t.journal);
     trainer_close(t.trainer);
     comm_close(t.comm);
+    free(t.sampler.drawn);
     curriculum_free(&t.curriculum);
     missing_free(&t.missing);
     free(t.train);

@@ -89,7 +89,7 @@ static bool encode(struct roles *x, const struct actor *a, const struct role_pro
     struct arena arena = ARENA_INIT;
     struct chat_message m[2];
     role_prompt_build(in, &arena, m);
-    chat_encode(a->tok, a->style, m, 2, true, out);
+    chat_encode(a->tok, a->style, m, 2, CHAT_GENERATE, out);
     arena_free(&arena);
     if ((int64_t)out->len + max_tokens <= model_cfg(a->model)->max_positions) return true;
     x->counts.too_long++;
@@ -108,7 +108,7 @@ static bool go_on(void *ctx, int64_t tokens, int done, int total) {
 static enum status sample(struct roles *x, const struct actor *a, const struct rollout_params *p, enum role role,
                           int max_tokens, struct rollout_times *times, struct err *e) {
     struct role_groups *q = &x->of[role];
-    const struct stop_set stops = answer_stops(a->tok, model_cfg(a->model), false);
+    const struct stop_set stops = answer_stops(a->tok, a->style, model_cfg(a->model), false);
     const double from = clock_now_s();
     int total = 0;
     for (int i = 0; i < q->n; i++) total += q->group[i].n;

@@ -147,7 +147,7 @@ static void open_scene(struct scene *s, struct script *script, const char *const
     write_byte_tokenizer(in_tmp("tok"));
     CHECK(tokenizer_open(in_tmp("tok"), &s->tok, &err));
     script->tok = s->tok;
-    const struct verdict_source judge = {.fn = judged, .ctx = script};
+    const struct judge judge = {.batch = judged, .ctx = script};
     s->actor = (struct actor){.model = s->model,
                               .policy = {speak, script},
                               .tok = s->tok,

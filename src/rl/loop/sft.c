@@ -22,7 +22,7 @@
 
 enum { ROW_MAX_BYTES = 4 << 20 };
 
-void sft_encode_completion(struct tokenizer *t, const char *text, size_t n, struct ids *out) {
+void sft_encode_completion(struct tokenizer *t, enum chat_style style, const char *text, size_t n, struct ids *out) {
     static const char *const marks[] = {"<think>", "</think>"};
     size_t begin = 0;
     for (size_t i = 0; i < n; i++) {
@@ -39,7 +39,7 @@ void sft_encode_completion(struct tokenizer *t, const char *text, size_t n, stru
         }
     }
     tokenizer_encode(t, text + begin, n - begin, false, out);
-    const int32_t end = chat_end_of_turn(t);
+    const int32_t end = chat_end_of_turn(style, t);
     if (end >= 0) ids_add(out, end);
 }
 
@@ -99,10 +99,11 @@ static enum status read_row(const json_t *row, const char *where, struct tokeniz
     size_t n = 0;
     const json_t *prompt = json_object_get(row, "prompt");
     if (json_is_string(prompt)) {
-        messages[n++] = (struct chat_message){"user", json_string_value(prompt)};
+        messages[n++] = (struct chat_message){.role = "user", .content = json_string_value(prompt)};
     } else if (json_is_array(prompt) && json_array_size(prompt) <= ARRAY_LEN(messages)) {
         for (size_t i = 0; i < json_array_size(prompt); i++, n++) {
             const json_t *m = json_array_get(prompt, i);
+            messages[n] = (struct chat_message){0};
             TRY(js_get_str(m, where, "role", &messages[n].role, e));
             TRY(js_get_str(m, where, "content", &messages[n].content, e));
         }
@@ -111,8 +112,8 @@ static enum status read_row(const json_t *row, const char *where, struct tokeniz
                     ARRAY_LEN(messages));
     }
     struct ids p = {0}, c = {0};
-    chat_encode(tok, style, messages, n, true, &p);
-    sft_encode_completion(tok, completion, strlen(completion), &c);
+    chat_encode(tok, style, messages, n, CHAT_GENERATE, &p);
+    sft_encode_completion(tok, style, completion, strlen(completion), &c);
     if (p.len > 0 && c.len > 0 && (int64_t)(p.len + c.len) <= max_length)
         add_row(d, &p, &c);
     else
@@ -253,7 +254,8 @@ static enum status save(struct sft *s, struct err *e) {
 static void keep_state(struct sft *s, int64_t first_step) {
     char where[400];
     struct err e;
-    if (s->step == first_step || model_find_nonfinite(s->policy.model, FIND_WEIGHTS, where, sizeof where)) return;
+    if (s->step == first_step || model_find_nonfinite(s->policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where))
+        return;
     if (save(s, &e) != ST_OK)
         log_warn("the state before step %lld could not be saved: %s", (long long)s->step + 1, e.msg);
 }
@@ -405,7 +407,7 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
     TRY_GOTO(run_lock(o->output, &s.lock_fd, e), out);
     TRY_GOTO(open_model(&s, cancel, e), out);
     TRY_GOTO(open_data(&s, e), out);
-    TRY_GOTO(comm_open("auto", &s.comm, e), out);
+    TRY_GOTO(comm_open("auto", NULL, &s.comm, e), out);
     TRY_GOTO(trainer_open(s.comm, s.policy.model, ADAPTER_OWN, o->update.train_tokens, &s.trainer, e), out);
     TRY_GOTO(checkpoint_recover(s.state_dir, e), out);
     if (!fs_is_file(probe.p) && is_finished(&s)) {

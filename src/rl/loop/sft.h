@@ -11,7 +11,7 @@
 enum status sft_run(const struct sft_options *o, const volatile bool *cancel, struct err *e) MUST_USE;
 
 /* Ids of a completion: <think> and </think> become their tokens where the tokenizer has them, everything else is
- * ordinary text; the end-of-turn token follows. */
-void sft_encode_completion(struct tokenizer *t, const char *text, size_t n, struct ids *out);
+ * ordinary text; the style's end-of-turn token follows. */
+void sft_encode_completion(struct tokenizer *t, enum chat_style style, const char *text, size_t n, struct ids *out);
 
 #endif

@@ -39,7 +39,7 @@ static struct tokenizer *open_tokenizer(void) {
 
 static void check_completion(struct tokenizer *t, const char *text, const int32_t *want, size_t n) {
     struct ids got = {0};
-    sft_encode_completion(t, text, strlen(text), &got);
+    sft_encode_completion(t, CHAT_QWEN3, text, strlen(text), &got);
     assert_int_equal(got.len, n);
     assert_memory_equal(got.p, want, n * sizeof *want);
     ids_free(&got);
@@ -59,7 +59,7 @@ static void completion_ids(void **state) {
     /* Only the think marks: a completion cannot end a turn or start one. */
     COMPLETION(t, "<|im_end|>", '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|', '>', IM_END);
     struct ids got = {0};
-    sft_encode_completion(t, "a\0<think>", 9, &got); /* any bytes */
+    sft_encode_completion(t, CHAT_QWEN3, "a\0<think>", 9, &got); /* any bytes */
     assert_int_equal(got.len, 4);
     assert_true(got.p[1] == 0 && got.p[2] == THINK);
     ids_free(&got);

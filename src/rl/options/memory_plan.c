@@ -135,7 +135,7 @@ static enum status measure(const struct train_options *o, const char *config, st
     TRY(model_train_prepare(s->m, lora ? TRAIN_LORA : TRAIN_FULL, e));
     p->trained = paper_bytes(s->be) - before;
     before += p->trained;
-    TRY(comm_open("self", &s->comm, e));
+    TRY(comm_open("self", NULL, &s->comm, e));
     TRY(trainer_open(s->comm, s->m, ADAPTER_OWN, 1, &s->trainer, e));
     p->moments = paper_bytes(s->be) - before;
 

@@ -93,7 +93,7 @@ static void compare(bool lora, int levels) {
     if (lora) CHECK(model_lora_init(m, 6, 1, 1, &err));
     CHECK(model_train_prepare(m, lora ? TRAIN_LORA : TRAIN_FULL, &err));
     assert_int_equal(since(&before), p.trained);
-    CHECK(comm_open("self", &comm, &err));
+    CHECK(comm_open("self", NULL, &comm, &err));
     CHECK(trainer_open(comm, m, ADAPTER_OWN, 1, &trainer, &err));
     assert_int_equal(since(&before), p.moments);
     int32_t ids[T] = {0}, rows[T] = {0};

@@ -157,6 +157,13 @@ static const struct config_key train_keys[] = {
             "Bytes of device memory for the keys and values of sampling, never exceeded; with less, fewer answers are "
             "sampled at a time, with the same result. 0: a quarter of what is free; `train` on a GPU: what its plan "
             "gives (docs/memory.md)."),
+    KEY_STRING(T, ranks, "auto",
+               "Processes that train together, one a device (docs/clusters.md). auto: those that mpirun or srun has "
+               "started; self: this one alone, whatever has started it; mpi: MPI's, also for one."),
+    KEY_INT(T, gpus, "0", "[0,1024]",
+            "train starts itself so many times by mpirun, a process a GPU. 0: it runs as it was started."),
+    KEY_FLOAT(T, peer_timeout, "60", "[1,)",
+              "Seconds without a sign of life from another rank after which the job ends, with exit status 75."),
     KEY_BOOL(T, thinking, "false", "Ask for a think block in front of the answer."),
     KEY_INT_AT(
         T, "prompt_max_tokens", actor.prompt_tokens, "0", "[0,)",
@@ -205,6 +212,23 @@ static const struct config_key train_keys[] = {
     KEY_BOOL(T, tensorboard_enabled, "true", "Write TensorBoard event files."),
     KEY_INT(T, tensorboard_log_histograms_every, "5", "[1,)", "Steps between histograms of rewards and speed-ups."),
     KEY_BOOL(T, tensorboard_log_per_level, "true", "Rates and rewards of each level beside those of all."),
+    KEY_STRING_OPT_AT(T, "verify_hosts", pool.hosts, "null",
+                      "Where answers are judged instead of in this process: local:N, local:cuda:1-7, ssh:HOST:SLOTS, "
+                      "ssh:HOST:cuda, with commas in between, or nats:URL (docs/farm.md). null: here."),
+    KEY_STRING_OPT_AT(
+        T, "verify_class", pool.classes, "null",
+        "verify_hosts: kinds of machine that may judge, such as cuda-nvidia-h200, with commas in between; "
+        "each problem belongs to one of them. null: the kind that is there first."),
+    KEY_FLOAT_AT(T, "verify_lease", pool.lease_s, "30", "[0.5,3600]",
+                 "verify_hosts: seconds of silence after which a verifier has lost its jobs."),
+    KEY_FLOAT_AT(T, "verify_deadline", pool.deadline_s, "300", "[1,86400]",
+                 "verify_hosts: seconds that one answer may take a verifier in all."),
+    KEY_FLOAT_AT(T, "verify_audit", pool.audit, "0.01", "[0,1]",
+                 "verify_hosts: share of answers that are judged a second time on another host, to find hosts that are "
+                 "broken or lie."),
+    KEY_STRING_OPT_AT(T, "verify_cache", pool.store, "null",
+                      "verify_hosts: folder of verdicts that runs share; a verdict counts there once two judgements "
+                      "agree. null: none."),
     KEY_STRING_OPT(T, dataset_builder.source, "null",
                    "Problems: builtin, a KernelBench checkout or folder, a .jsonl, .parquet or .py file, or a data set "
                    "on the Hub (ORG/NAME or ORG/NAME@REVISION). null: KERNELBENCH_ROOT when set, else builtin."),
@@ -401,6 +425,7 @@ static const struct config_topic train_topics[] = {
     {"hierarchical_rewards", "Advantage"},
     {"refill_rounds", "Sampling"},
     {"max_steps", "Run directory, length and evaluation"},
+    {"verify_hosts", "Verdicts from other hosts"},
     {"dataset_builder.source", "Problems"},
     {"dataset_builder.backend", "Answers"},
     {"dataset_builder.prompt_option", "Prompts"},

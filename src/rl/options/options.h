@@ -10,6 +10,7 @@
 #include "reward/reward.h"
 #include "train/adamw.h"
 #include "train/loss.h"
+#include "verify/pool/pool.h"
 #include "verify/verify.h"
 
 /* Choices of keys: X(value, name in a configuration). */
@@ -127,8 +128,12 @@ struct train_options {
     int dtype;    /* enum dtype_choice */
     int numerics; /* enum numerics */
     int64_t lora_rank, seed, threads, activation_memory, kv_memory;
+    const char *ranks; /* as comm_open takes it */
+    double peer_timeout;
+    int64_t gpus; /* ranks that `train` starts by mpirun; 0 or 1: none */
     double lora_alpha;
     struct verify_options verify; /* session_verify_options() adds what follows from other keys */
+    struct pool_options pool;     /* session_open() adds which run it is */
     struct reward_weights reward;
     struct advantage_params advantage;
     struct update_options update;

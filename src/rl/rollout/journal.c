@@ -105,7 +105,7 @@ static void render_row(const struct journal *j, const struct journal_place *at, 
 
 /* ---- opening ------------------------------------------------------------------------------------------------------*/
 
-static enum status read_lines(struct journal *j, int64_t first_step, struct verifier *v, struct err *e) {
+static enum status read_lines(struct journal *j, int64_t first_step, const struct judge *judge, struct err *e) {
     struct jsonl_reader *r;
     TRY(jsonl_open(j->path, LINE_MAX_BYTES, &r, e));
     enum status st;
@@ -119,7 +119,7 @@ static enum status read_lines(struct journal *j, int64_t first_step, struct veri
         if ((st = parse_row(line, n, where, &row, e)) != ST_OK) break;
         if (row.settings != j->identity.now && (!j->identity.before || row.settings != j->identity.before)) continue;
         if (row.entry.place.step < first_step) {
-            if (v) verifier_recall(v, &row.entry.answer, &row.verdict);
+            if (judge && judge->recall) judge->recall(judge->ctx, &row.entry.answer, &row.verdict);
             continue;
         }
         row.entry.at = jsonl_offset(r);
@@ -135,8 +135,8 @@ static enum status read_lines(struct journal *j, int64_t first_step, struct veri
     return st;
 }
 
-enum status journal_open(const char *path, struct verify_identity identity, int64_t first_step, struct verifier *v,
-                         struct journal **out, struct err *e) {
+enum status journal_open(const char *path, struct verify_identity identity, int64_t first_step,
+                         const struct judge *judge, struct journal **out, struct err *e) {
     struct journal *j = xcalloc(1, sizeof *j);
     j->path = xstrdup(path);
     j->identity = identity;
@@ -144,7 +144,7 @@ enum status journal_open(const char *path, struct verify_identity identity, int6
     enum status st = jsonl_append_open(path, &j->writer, NULL, e); /* first: it cuts a torn line */
     if (st == ST_OK && (j->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
         st = FAIL(e, ST_IO, "%s: %s", path, strerror(errno));
-    if (st == ST_OK) st = read_lines(j, first_step, v, e);
+    if (st == ST_OK) st = read_lines(j, first_step, judge, e);
     if (st != ST_OK) {
         journal_close(j);
         return st;
@@ -202,6 +202,16 @@ enum status journal_find(struct journal *j, const struct journal_place *at, cons
     return ST_OK;
 }
 
+enum status journal_replay(struct journal *j, const struct judge *judge, const struct journal_place *at,
+                           struct verify_item *item, bool *found, struct err *e) {
+    TRY(journal_find(j, at, item, &item->verdict, found, e));
+    if (!*found) return ST_OK;
+    const struct digest key = verify_key(item->problem, item->source);
+    if (judge->recall) judge->recall(judge->ctx, &key, &item->verdict);
+    j->replayed++;
+    return ST_OK;
+}
+
 enum status journal_add(struct journal *j, struct verify_item *items, const struct journal_place *at, const bool *fresh,
                         size_t n, struct err *e) {
     CLEANUP_STR struct str lines = STR_INIT, line = STR_INIT;
@@ -237,7 +247,7 @@ static void write_arrival(void *ctx, struct verify_item *item) {
 }
 
 /* Judges the items that are still wanted; those the verifier failed on are asked for again. fresh: not written yet. */
-static enum status judge_wanted(struct journal *j, const struct verdict_source *judge, struct verify_item *items,
+static enum status judge_wanted(struct journal *j, const struct judge *judge, struct verify_item *items,
                                 const struct journal_place *at, bool *wanted, bool *fresh, size_t n,
                                 const volatile bool *cancel, struct err *e) {
     CLEANUP_FREE struct verify_item *batch = xcalloc(n + 1, sizeof *batch);
@@ -256,7 +266,7 @@ static enum status judge_wanted(struct journal *j, const struct verdict_source *
         if (m == 0) return ST_OK;
         if (attempt > 1)
             log_warn("%zu answers have no verdict: %.300s; judging them again", m, batch[0].verdict.message);
-        TRY(judge->fn(judge->ctx, batch, m, cancel, e));
+        TRY(judge->batch(judge->ctx, batch, m, cancel, e));
         for (size_t k = 0; k < m; k++) {
             if (arrivals[k].st != ST_OK) {
                 *e = arrivals[k].err;
@@ -269,25 +279,12 @@ static enum status judge_wanted(struct journal *j, const struct verdict_source *
     return ST_OK;
 }
 
-static enum status verify(void *ctx, struct verify_item *items, size_t n, const volatile bool *cancel, struct err *e) {
-    return verify_batch(ctx, items, n, cancel, e);
-}
-
-struct verdict_source judge_by(struct verifier *v) {
-    return (struct verdict_source){.fn = verify, .ctx = v, .verifier = v};
-}
-
-enum status journal_judge(struct journal *j, const struct verdict_source *judge, struct verify_item *items,
+enum status journal_judge(struct journal *j, const struct judge *judge, struct verify_item *items,
                           const struct journal_place *at, size_t n, const volatile bool *cancel, struct err *e) {
     CLEANUP_FREE bool *wanted = xcalloc(n + 1, sizeof *wanted), *fresh = xcalloc(n + 1, sizeof *fresh);
     for (size_t i = 0; i < n; i++) {
         bool found = false;
-        if (j) TRY(journal_find(j, &at[i], &items[i], &items[i].verdict, &found, e));
-        if (found) {
-            const struct digest key = verify_key(items[i].problem, items[i].source);
-            if (judge->verifier) verifier_recall(judge->verifier, &key, &items[i].verdict);
-            j->replayed++;
-        }
+        if (j) TRY(journal_replay(j, judge, &at[i], &items[i], &found, e));
         wanted[i] = fresh[i] = !found;
     }
     TRY(judge_wanted(j, judge, items, at, wanted, fresh, n, cancel, e));

@@ -220,7 +220,7 @@ static void missing_is_asked_for_again(void **state) {
         struct journal *j = open_journal("m.jsonl", SETTINGS, 0);
         struct verify_item items[2] = {{.problem = &relu, .source = "a"}, {.problem = &relu, .source = "b"}};
         const struct journal_place at[2] = {{.step = 1}, {.step = 1, .sample = 1}};
-        const struct verdict_source judge = {.fn = unlucky, .ctx = &made};
+        const struct judge judge = {.batch = unlucky, .ctx = &made};
         CHECK(journal_judge(j, &judge, items, at, 2, NULL, &err));
         assert_int_equal(made, calls < 0 ? 2 : 3);
         assert_int_equal(items[0].verdict.outcome, calls < 0 ? OUTCOME_INFRASTRUCTURE : OUTCOME_CORRECT);
@@ -250,7 +250,7 @@ static void written_one_by_one(void **state) {
         struct verify_item items[3] = {
             {.problem = &relu, .source = "a"}, {.problem = &relu, .source = "b"}, {.problem = &relu, .source = "c"}};
         const struct journal_place at[3] = {{.step = 1}, {.step = 1, .sample = 1}, {.step = 1, .sample = 2}};
-        const struct verdict_source judge = {.fn = interrupted, .ctx = &is_cut};
+        const struct judge judge = {.batch = interrupted, .ctx = &is_cut};
         struct journal *j = open_journal(cut ? "cut.jsonl" : "whole.jsonl", SETTINGS, 0);
         assert_int_equal(journal_judge(j, &judge, items, at, cut ? 3 : 2, NULL, &err), cut ? ST_CANCELLED : ST_OK);
         journal_close(j);

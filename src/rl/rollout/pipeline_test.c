@@ -63,7 +63,7 @@ static void open_scene(struct scene *s, bool slow) {
     CHECK(tokenizer_open(in_tmp("tok"), &s->tok, &err));
     CHECK(engine_open(s->model, &(struct engine_options){.max_batch = 8, .vocab_limit = 256}, &s->engine, &err));
     s->lease = lease_create();
-    const struct verdict_source judge = {.fn = judge_one, .ctx = &s->judge};
+    const struct judge judge = {.batch = judge_one, .ctx = &s->judge};
     s->actor = (struct actor){.model = s->model,
                               .engine = s->engine,
                               .tok = s->tok,
@@ -299,7 +299,7 @@ static void a_step_ahead_is_near_the_ideal(void **state) {
 static void answers_gather(void **state) {
     (void)state;
     struct stand_in s = {0};
-    const struct verdict_source judge = {.fn = judge_one, .ctx = &s};
+    const struct judge judge = {.batch = judge_one, .ctx = &s};
     struct judging *q = judging_create(NULL, &judge, true, NULL);
     struct judging_batch b = {0};
     struct verdict v[4];

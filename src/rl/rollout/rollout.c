@@ -86,7 +86,7 @@ static void build_prompt(const struct actor *a, const struct problem *p, const s
 int64_t rollout_encode(const struct actor *a, const struct chat_message messages[2], struct ids *out) {
     out->len = 0;
     if (!a->tok) return (int64_t)(strlen(messages[0].content) + strlen(messages[1].content)) / 4;
-    chat_encode(a->tok, a->style, messages, 2, true, out);
+    chat_encode(a->tok, a->style, messages, 2, CHAT_GENERATE, out);
     return (int64_t)out->len;
 }
 
@@ -285,7 +285,7 @@ enum status actor_run(const struct actor *a, const struct request *req, int n_re
                                         : engine_run(a->engine, req, n_req, out, progress, ctx, e);
     lease_end(a->lease);
     char where[400];
-    if (st == ST_FAILED && model_find_nonfinite(a->model, FIND_WEIGHTS, where, sizeof where)) {
+    if (st == ST_FAILED && model_find_nonfinite(a->model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where)) {
         const struct err first = *e;
         return FAIL(e, ST_FAILED, "%s: %s", first.msg, where);
     }
@@ -315,7 +315,7 @@ static uint64_t stream_of(const struct rollout_params *p, const struct sample_gr
 
 static enum status play_tokens(struct turn *t, int begin, int first_task, struct rollout_times *times, struct err *e) {
     const struct actor *a = t->a;
-    const struct stop_set stops = answer_stops(a->tok, model_cfg(a->model), false);
+    const struct stop_set stops = answer_stops(a->tok, a->style, model_cfg(a->model), false);
     const int n_req = t->r->n - begin;
     const double from = clock_now_s();
     struct request *req = xcalloc((size_t)n_req, sizeof *req);
@@ -507,7 +507,7 @@ static enum status answers_in_text(const struct actor *a, const struct rollout_p
 
 static enum status answers_in_tokens(const struct actor *a, const struct rollout_params *p, struct sample_group *g,
                                      char **out, struct err *e) {
-    const struct stop_set stops = answer_stops(a->tok, model_cfg(a->model), false);
+    const struct stop_set stops = answer_stops(a->tok, a->style, model_cfg(a->model), false);
     const struct request r = {.prompt = g->prompt.p,
                               .n_prompt = (int)g->prompt.len,
                               .n_samples = g->n,

@@ -65,7 +65,7 @@ static void open_scene(struct scene *s, struct script *script, bool background, 
     CHECK(tokenizer_open(in_tmp("tok"), &s->tok, &err));
     CHECK(
         engine_open(s->model, &(struct engine_options){.max_batch = max_batch, .vocab_limit = 256}, &s->engine, &err));
-    const struct verdict_source judge = {.fn = stand_in, .ctx = script};
+    const struct judge judge = {.batch = stand_in, .ctx = script};
     s->actor = (struct actor){.model = s->model,
                               .engine = s->engine,
                               .tok = s->tok,

@@ -272,6 +272,39 @@ static void add_times(struct metrics *l, const struct tally *c, const struct upd
     if (t->planned_bytes > 0) metrics_add(l, (double)t->planned_bytes, "load/device_planned_bytes");
 }
 
+/* Of hosts that judge: names begin with verify/, and a repetition of the run need not repeat these either. */
+static void add_pool(struct metrics *l, const struct step_times *t) {
+    const struct pool_stats *p = &t->pool;
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"queue", p->queue},
+               {"in_flight", p->in_flight},
+               {"slots", p->slots},
+               {"hosts", p->hosts},
+               {"verdicts", (double)p->verdicts},
+               {"redeliveries", (double)p->redeliveries},
+               {"duplicates", (double)p->duplicates},
+               {"lost", (double)p->lost},
+               {"refused", (double)p->refused},
+               {"hedged", (double)p->hedged},
+               {"missing", (double)p->missing},
+               {"cache_hits", (double)p->cache_hits},
+               {"audited", (double)p->audited},
+               {"disagreements", (double)p->disagreements}};
+    if (!t->has_pool) return;
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) metrics_add(l, all[i].value, "verify/%s", all[i].name);
+    double busy = 0, slots = 0;
+    for (int i = 0; i < p->n_hosts; i++) {
+        const struct pool_host_stats *h = &p->host[i];
+        metrics_add(l, h->busy, "verify/busy/%s", h->name);
+        if (isnan(h->busy)) continue;
+        busy += h->busy * h->slots;
+        slots += h->slots;
+    }
+    metrics_add(l, slots > 0 ? busy / slots : (double)NAN, "verify/busy_share");
+}
+
 static struct tally count_all(const struct train_options *o, const struct rollout *r) {
     struct tally c = {0};
     for (int i = 0; i < r->n; i++)
@@ -295,6 +328,7 @@ void metrics_of_step(struct metrics *l, const struct train_options *o, int64_t s
     metrics_add(l, (double)(step + 1) / (double)steps, "progress/fraction");
     metrics_add(l, (double)(step + 1) / (double)steps, "progress/done_frac");
     add_times(l, &c, u, t);
+    add_pool(l, t);
 }
 
 void metrics_log(const struct train_options *o, int64_t step, int64_t steps, const struct rollout *r,

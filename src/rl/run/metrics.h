@@ -8,6 +8,7 @@
 #include "rl/rollout/rollout.h"
 #include "rl/run/rates.h"
 #include "rl/run/run.h"
+#include "verify/pool/pool.h"
 
 struct metrics { /* a growing list; names are copied. Zero at first */
     struct metric *m;
@@ -22,6 +23,8 @@ struct step_times {
     struct judging_stats judging;
     double assemble_s, train_s, save_s, quiet_s, total_s;
     int64_t staleness; /* updates made since the batch was sampled */
+    bool has_pool;     /* true: hosts judged, and these are their figures (verify_pool_stats) */
+    struct pool_stats pool;
     /* Of a device's memory: planned, and the most that was really held so far; 0: nobody plans or counts. */
     int64_t planned_bytes, peak_bytes;
 };

@@ -115,8 +115,8 @@ enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_ste
         TRY(model_lora_save(m, dir, e));
     else
         TRY(model_save(m, dir, dtype, e));
-    static const char *const tokenizer_files[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
-                                                  "generation_config.json"};
+    static const char *const tokenizer_files[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json",
+                                                  "merges.txt",     "chat_template.jinja",   "generation_config.json"};
     for (size_t i = 0; !lora && tokenizer_dir && i < ARRAY_LEN(tokenizer_files); i++)
         TRY(copy_file(tokenizer_dir, dir, tokenizer_files[i], e));
     CLEANUP_FREE char *opt_path = fs_join(dir, "optimizer.safetensors"), *state_path = fs_join(dir, "state.json");

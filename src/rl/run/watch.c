@@ -28,7 +28,25 @@ static const struct line {
     {"grad norm", "train/grad_norm", "%8.3f", 1},
     {"s a step", "time/total_s", "%8.1f", 1},
 };
-enum { LINES = ARRAY_LEN(lines), GENERATE = LINES, VERIFY, TRAIN, SERIES };
+enum { LINES = ARRAY_LEN(lines), GENERATE = LINES, VERIFY, TRAIN, POOL };
+/* Of runs whose answers other hosts judge. */
+static const char *const pool_names[] = {"verify/slots", "verify/hosts",      "verify/queue",  "verify/in_flight",
+                                         "verify/lost",  "verify/busy_share", "verify/missing"};
+enum { POOL_SLOTS, POOL_HOSTS, POOL_QUEUE, POOL_FLIGHT, POOL_LOST, POOL_BUSY, POOL_MISSING, POOL_NAMES };
+enum { SERIES = POOL + POOL_NAMES };
+
+/* One line: what verifies, what it has to do, and what went wrong in the last ten steps. */
+static void pool_line(const struct run_series *s, struct str *out) {
+    if (isnan(series_last(s, POOL + POOL_SLOTS))) return;
+    str_addf(out, "verifiers  %.0f slots at %.0f places, %.0f waiting, %.0f at work", series_last(s, POOL + POOL_SLOTS),
+             series_last(s, POOL + POOL_HOSTS), series_last(s, POOL + POOL_QUEUE), series_last(s, POOL + POOL_FLIGHT));
+    const double busy = series_mean(s, POOL + POOL_BUSY, 10), lost = series_mean(s, POOL + POOL_LOST, 10),
+                 missing = series_mean(s, POOL + POOL_MISSING, 10);
+    if (!isnan(busy)) str_addf(out, ", busy %.0f %%", 100 * busy);
+    if (lost > 0) str_addf(out, ", %.1f lost a step", lost);
+    if (missing > 0) str_addf(out, ", %.1f missing a step", missing);
+    str_addc(out, '\n');
+}
 
 /* A bar cut into the shares of the three parts of a step. */
 static void time_split(const struct run_series *s, struct str *out) {
@@ -58,6 +76,7 @@ static enum status draw(const char *dir, bool *running, struct str *out, struct 
     names[GENERATE] = "time/generate_s";
     names[VERIFY] = "time/verify_s";
     names[TRAIN] = "time/train_s";
+    for (int i = 0; i < POOL_NAMES; i++) names[POOL + i] = pool_names[i];
     TRY(run_info_read(dir, &r, e));
     *running = r.state == RUN_RUNNING;
     const enum status st = run_series_read(dir, names, SERIES, false, &s, e);
@@ -93,6 +112,7 @@ static enum status draw(const char *dir, bool *running, struct str *out, struct 
             str_free(&bars);
         }
         if (s.n > 0) time_split(&s, out);
+        if (s.n > 0) pool_line(&s, out);
         run_series_free(&s);
     }
     run_info_free(&r);

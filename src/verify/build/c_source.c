@@ -5,11 +5,13 @@ static const char prologue[] = "#define KERNELRL_ABI 1\n" UNIT_HEADERS;
 static const char epilogue[] = "\n#line 1 \"kernelrl_shim.c\"\n"
                                "#define KERNELRL_EXPORT __attribute__((visibility(\"default\")))\n"
                                "KERNELRL_EXPORT volatile int kernelrl_out_of_memory;\n"
-                               /* Else a small kernel is compiled twice: once more where the shim calls it. */
+                               /* Without this attribute a small kernel is compiled twice: once more where the shim
+                                * calls it. */
                                "__typeof__(kernel) kernel __attribute__((noinline));\n";
 
-/* The allocator wrappers exist to tell "asked for more memory than allowed" from any other crash on a null pointer. Few
- * answers allocate, and compiling the wrappers takes as long as compiling a small answer. */
+/* The allocator wrappers tell an answer that asked for more memory than allowed from any other crash on a null pointer.
+ * Few answers allocate, and compiling the wrappers takes as long as compiling a small answer, so only those that may
+ * allocate get them. */
 static const char wrappers[] = "void *__real_malloc(size_t);\n"
                                "void *__real_calloc(size_t, size_t);\n"
                                "void *__real_realloc(void *, size_t);\n"
@@ -92,7 +94,8 @@ void unit_render(const struct spec *spec, const struct lint_facts *facts, const 
     spec_render_macros(spec, out);
     if (facts->has_scratch) str_adds(out, "size_t scratch_bytes(void);\n");
     if (facts->has_prepared) render_prepare_prototype(spec, out);
-    str_adds(out, "#line 1 \"kernelrl.h\"\n"); /* a wrong signature is told against this line */
+    /* A wrong signature is reported against this line. */
+    str_adds(out, "#line 1 \"kernelrl.h\"\n");
     spec_render_prototype(spec, facts->has_prepared, facts->has_scratch, out);
     str_adds(out, "#line 1 \"kernel.c\"\n");
     str_adds(out, source);

@@ -1,5 +1,5 @@
-/* unit: the translation unit that is compiled for an answer: macros and prototype, the answer itself with its own line
- * numbers, and the call shim through which the runner reaches it. */
+/* unit: the translation unit that is compiled for an answer in C. It has macros and the prototype, the answer itself
+ * with its own line numbers, and the call shim through which the runner reaches it. */
 #ifndef KERNELRL_VERIFY_BUILD_C_SOURCE_H
 #define KERNELRL_VERIFY_BUILD_C_SOURCE_H
 
@@ -11,10 +11,10 @@
  * kernelrl_prepare and kernelrl_out_of_memory (docs/formats.md, "Native ABI"). */
 void unit_render(const struct spec *spec, const struct lint_facts *facts, const char *source, struct str *out);
 
-/* What every unit includes first. */
+/* Every unit includes these first. */
 #define UNIT_HEADERS "#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n"
 
-/* Linker options that units need: allocation calls go through the shim, which notes a refusal. */
+/* Linker options that units need: calls of allocators go through the shim, which notes a refusal. */
 #define UNIT_LINK_OPTIONS "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=posix_memalign"
 
 #endif

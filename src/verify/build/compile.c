@@ -19,15 +19,20 @@
 #include "verify/build/c_source.h"
 #include "verify/jail/wire.h"
 
-/* Reads the unit from standard input, writes the object to standard output by way of TMPDIR (the linker seeks). The
- * headers that each unit includes come compiled (make_header); a compiler that cannot use that reads them as ever.
- * Linking against the system's libraries takes longer than compiling a small unit, for their thousands of symbols. So
- * it is tried first with stubs of them (make_stubs), which have the few that answers use; whatever that cannot resolve
- * is linked in full, and what is said then is what the answer's author hears. Neither link adds code that runs when the
- * object is loaded, so that all there is of it is the answer's (object_check.h): no start files, whose only use here is
- * __dso_handle, a name for atexit(); and libgcc's look at the processor waits until it is asked for (FLAGS). The
- * linker's plugin would run what an answer has put into sections of LTO, and without the plugin gcc would itself, but
- * for -fno-lto. */
+/* Reads the unit from standard input, and writes the object to standard output by way of TMPDIR, because the linker
+ * seeks.
+ *
+ * The headers that each unit includes are compiled before (make_header); a compiler that cannot use this form reads the
+ * text.
+ *
+ * Linking against the system's libraries takes longer than compiling a small unit, because of their thousands of
+ * symbols. So the unit is first linked with stubs of these libraries (make_stubs), which have the few symbols that
+ * answers use. A unit that they cannot resolve is linked in full, and the answer's author hears what is said then.
+ *
+ * Neither link adds code that runs when the object is loaded, so any such code is the answer's (object_check.h). There
+ * are no start files; all they would be used for is __dso_handle, a name for atexit(). libgcc's look at the processor
+ * waits until it is asked for (FLAGS). The linker's plugin would run what an answer has put into sections of LTO.
+ * Without the plugin gcc would do so itself, if there were no -fno-lto. */
 static const char compile_script[] =
     "if test -e /extra/headers.h.gch; then set -- -include /extra/headers.h \"$@\"; fi\n"
     "cd \"$TMPDIR\" && gcc \"$@\" -c -o answer.o - || exit 1\n"
@@ -64,10 +69,11 @@ static const char flags_text[] =
 enum { MAX_OBJECT_BYTES = 64 << 20 };
 static const int64_t max_cache_bytes = (int64_t)512 << 20;
 
-/* ---- cache: HEX.so holds the object and, after it, the XXH3 of the object. The sum tells torn files from whole ones;
- * that an object belongs to its text is the name's word: no answer can write to the folder. ---- */
+/* ---- cache: HEX.so holds the object and, after it, the XXH3 of the object. The sum tells torn files from whole ones.
+ * The name alone says that an object belongs to its text: no answer can write to the folder. ---- */
 
-/* One of the texts that decide what comes out, its length in front: where it ends cannot be misread. */
+/* Adds one of the texts that decide what the compiler makes, with its length in front, so that nobody can misread where
+ * it ends. */
 static void key_part(struct str *key, const char *text, size_t n) {
     str_addf(key, "%zu:", n);
     str_add(key, text, n);
@@ -94,7 +100,8 @@ static bool cache_get(struct compiler *c, struct compile_job *job) {
     uint64_t sum;
     if (n > 8) memcpy(&sum, data + n - 8, 8);
     if (n <= 8 || sum != hash_bytes(data, n - 8, 0)) {
-        free(data); /* cut short by a crash: compiled again and replaced */
+        /* A crash has cut this entry short. It is compiled again and replaced. */
+        free(data);
         return false;
     }
     job->object = data;
@@ -114,7 +121,7 @@ static int older_first(const void *a, const void *b) {
     return x->tv_nsec < y->tv_nsec ? -1 : x->tv_nsec > y->tv_nsec;
 }
 
-/* Counts the cache; above the limit, removes the oldest until half of it is free. Call with the lock held. */
+/* Counts the cache. Above the limit, removes the oldest entries until half of it is free. The caller holds the lock. */
 static void cache_trim(struct compiler *c) {
     char **names;
     size_t n;
@@ -144,7 +151,8 @@ static void cache_trim(struct compiler *c) {
     free(all);
 }
 
-/* A cache that cannot be written is no error: the next run compiles again. No fsync: the sum detects a torn file. */
+/* A cache that cannot be written is no error: the next run compiles again. There is no fsync, because the sum detects a
+ * torn file. */
 static void cache_put(struct compiler *c, const struct compile_job *job) {
     if (!c->cache[0]) return;
     char path[700], tmp[740];
@@ -169,7 +177,7 @@ static void read_text(int fd, char *out, size_t size) {
     ssize_t n = pread(fd, out, size - 1, 0);
     out[n > 0 ? n : 0] = 0;
     if (n == (ssize_t)size - 1) {
-        /* End with a whole line rather than in the middle of one. */
+        /* The text ends with a whole line rather than in the middle of one. */
         char *eol = strrchr(out, '\n');
         if (eol && eol > out) *eol = 0;
     }
@@ -186,10 +194,10 @@ static bool read_object(int fd, struct compile_job *job) {
     return false;
 }
 
-/* What is left open by a run of the compiler: whether the job or this machine is at fault. */
+/* Whether a run of the compiler shows who is at fault, the job or this machine. */
 enum blame { BLAME_KNOWN, BLAME_OPEN };
 
-/* Whether a script and its arguments, some of which answers choose, fit into a request to the shell. */
+/* Returns whether a script and its arguments, some of which answers choose, fit into a request to the shell. */
 static bool fits(const char *script, char *const *args) {
     size_t bytes = strlen(script) + 1;
     int n = 0;
@@ -197,9 +205,9 @@ static bool fits(const char *script, char *const *args) {
     return n <= WIRE_SHELL_ARGS && bytes < WIRE_SHELL_BYTES;
 }
 
-/* Runs the job's script and fills in its result. Nothing that a compiler says, or leaves unsaid, makes COMPILE_BROKEN:
- * that is for what failed before the script began. BLAME_OPEN: the script ended, or its jail did, in a way that a
- * machine in trouble brings about as well; the result is COMPILE_FAILED for now. */
+/* Runs the job's script and fills in its result. Nothing that a compiler says, or does not say, makes COMPILE_BROKEN:
+ * that result is for what failed before the script began. BLAME_OPEN: the script, or its jail, ended in a way that a
+ * machine in trouble brings about as well. The result is COMPILE_FAILED for now. */
 static enum blame run_compiler(struct shell *shell, struct compile_job *job, const char *tmp_dir) {
     char *args[] = {
 #define X(s) (char[]){s},
@@ -249,11 +257,11 @@ static enum blame run_compiler(struct shell *shell, struct compile_job *job, con
     else if (silent)
         snprintf(job->message, sizeof job->message, "the compiler ended with status %d, no object and no message",
                  WEXITSTATUS(status));
-    /* Without a shell that stays up, what was said may be bubblewrap's. */
+    /* Without a shell that stays up, the text may be bubblewrap's. */
     return silent || WIFSIGNALED(status) || !shell->runner ? BLAME_OPEN : BLAME_KNOWN;
 }
 
-/* The control: whether this machine compiles a unit that has nothing wrong, in a jail of its own. */
+/* The control: returns whether this machine compiles a unit that has nothing wrong, in a jail of its own. */
 static bool compiles_at_all(const struct compiler *c, const char *tmp_dir) {
     static const char unit[] = "__attribute__((visibility(\"default\"))) int works(void) { return 7; }\n";
     struct compile_job job = {.unit = unit, .unit_bytes = sizeof unit - 1};
@@ -265,7 +273,7 @@ static bool compiles_at_all(const struct compiler *c, const char *tmp_dir) {
     return job.result == COMPILE_OK;
 }
 
-/* Runs the compiler, and where it is open whose fault it was that it did not work, the control decides. */
+/* Runs the compiler. When it did not work and it is open whose fault that was, the control decides. */
 static void compile_judged(const struct compiler *c, struct shell *shell, struct compile_job *job,
                            const char *tmp_dir) {
     for (int attempt = 0; attempt < 2; attempt++) {
@@ -294,7 +302,7 @@ static void compile_in(struct compiler *c, struct shell *shell, struct compile_j
     }
     compile_judged(c, shell, job, tmp_dir);
     struct err ignored;
-    if (c->jail->weak && fs_remove(tmp_dir, &ignored) != ST_OK) { /* leftovers in /tmp harm nobody */
+    if (c->jail->weak && fs_remove(tmp_dir, &ignored) != ST_OK) { /* Leftovers in /tmp harm nobody. */
     }
     job->seconds = clock_now_s() - t0;
     if (job->result == COMPILE_OK) cache_put(c, job);
@@ -377,15 +385,15 @@ struct compile_batch {
     size_t n;
     const volatile bool *cancel;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a job is done, or a thread has ended */
-    size_t next;            /* first job that nobody has begun */
+    pthread_cond_t changed; /* A job is done, or a thread has ended. */
+    size_t next;            /* The first job that nobody has begun. */
     bool *done;
-    int threads, ended; /* started, and of those: gone */
-    double idle_s;      /* when the last one ended */
+    int threads, ended; /* How many threads were started, and how many of those have ended. */
+    double idle_s;      /* When the last one ended. */
     pthread_t thread[MAX_THREADS];
 };
 
-/* Takes the next job; n when there is none or all is cancelled. With the lock held. */
+/* Takes the next job. Returns n when there is none, or when all are cancelled. The caller holds the lock. */
 static size_t take(struct compile_batch *b) {
     if (b->cancel && *b->cancel) return b->n;
     return b->next < b->n ? b->next++ : b->n;
@@ -404,7 +412,8 @@ static void *batch_main(void *v) {
         pthread_cond_broadcast(&b->changed);
     }
     pthread_mutex_unlock(&b->lock);
-    shell_close(&shell); /* before this thread counts as ended: nothing of it may run beside a timing */
+    /* This comes before the thread counts as ended, because nothing of it may run beside a timing. */
+    shell_close(&shell);
     pthread_mutex_lock(&b->lock);
     b->ended++;
     b->idle_s = clock_now_s();
@@ -421,7 +430,7 @@ struct compile_batch *compile_start(struct compiler *c, struct compile_job *cons
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
     int64_t want = i64_min(i64_min(c->jobs, MAX_THREADS), (int64_t)n);
-    /* Counted with the lock held: a thread that ends at once must not be seen before it is counted. */
+    /* The lock is held while threads are counted: a thread that ends at once must not be seen before it is counted. */
     pthread_mutex_lock(&b->lock);
     while (b->threads < want && pthread_create(&b->thread[b->threads], NULL, batch_main, b) == 0) b->threads++;
     pthread_mutex_unlock(&b->lock);
@@ -465,7 +474,7 @@ void compile_finish(struct compile_batch *b) {
 
 /* ---- opening ---- */
 
-/* -march=native makes objects belong to a CPU: its name and features are part of the key. */
+/* -march=native makes objects belong to a CPU, so its name and features are part of the key. */
 static uint64_t cpu_identity(void) {
     char *text;
     uint64_t h = 0;
@@ -493,16 +502,18 @@ static enum status ask_version(struct compiler *c, struct err *e) {
     char text[200];
     ssize_t n = pread(out, text, sizeof text - 1, 0);
     text[n > 0 ? n : 0] = 0;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        text[strcspn(text, "\n")] = 0;
         return FAIL(e, ST_SANDBOX, "gcc does not run in the sandbox (%.150s); install gcc and libc6-dev", text);
+    }
     for (char *s = text; *s; s++)
         if (*s == '\n') *s = ' ';
     snprintf(c->version, sizeof c->version, "gcc %scpu %016llx", text, (unsigned long long)cpu_identity());
     return ST_OK;
 }
 
-/* A library that has nothing but the named symbols, in their newest versions: prints itself. $1: the library for gcc,
- * $2: its soname, $3: the names, an extended regular expression. */
+/* Prints a library that has nothing but the named symbols, in their newest versions. $1: the library for gcc, $2: its
+ * soname, $3: the names, an extended regular expression. */
 static const char stub_script[] =
     "set -e; cd \"$TMPDIR\"\n"
     "nm -D \"$(gcc -print-file-name=\"$1\")\" | sed -nE 's/^[0-9a-f]+ [TWi] ([A-Za-z0-9_]+)@@(.+)$/\\2 \\1/p' |\n"
@@ -518,7 +529,7 @@ static const char stub_script[] =
     "as -o stub.o stub.s\n"
     "ld -shared -soname \"$2\" --version-script map -o stub stub.o\n"
     "exec cat stub";
-/* What answers use of the libraries. A name that is missing here only takes longer to link. */
+/* What answers use of the libraries. An answer that uses a name that is missing here only takes longer to link. */
 static const struct {
     const char *file, *library, *soname, *names;
 } stubs[] = {
@@ -532,7 +543,7 @@ static const struct {
     {"libc", "libc.so.6", "libc.so.6", "mem(cpy|move|set|cmp)|abort|l?l?abs|qsort|__stack_chk_fail"},
 };
 
-/* The headers of standard input, compiled with the flags of a unit. */
+/* Compiles the headers of standard input with the flags of a unit. */
 static const char header_script[] = "set -e; cd \"$TMPDIR\"\n"
                                     "cat >headers.h\n"
                                     "gcc \"$@\" -x c-header -o headers.h.gch headers.h\n"
@@ -573,7 +584,8 @@ static bool make_stubs(struct shell *shell, struct jail_file *out) {
     return good;
 }
 
-/* Makes the headers' text and their compiled form, or neither: a compiler that cannot use the one needs the other. */
+/* Makes the headers' text and their compiled form, or neither: a compiler that cannot use the compiled form needs the
+ * text. */
 static bool make_header(struct shell *shell, struct jail_file out[2]) {
     char *args[] = {
 #define X(s) (char[]){s},
@@ -600,7 +612,8 @@ static void make_extras(struct compiler *c) {
         log_debug("compiler: the headers could not be compiled ahead: each answer reads them itself, which takes "
                   "longer");
     shell_close(&shell);
-    memcpy(c->extra, made, sizeof made); /* now: the jail of this shell has none of them */
+    /* They are known only from now on: the jail of this shell has none of them. */
+    memcpy(c->extra, made, sizeof made);
 }
 
 enum status compiler_open(struct compiler *c, const struct jail *jail, const char *runner, const char *cache_dir,

@@ -15,9 +15,9 @@
 enum { MAX_OPTIONS = 60 };
 #define HALVES "//==== device half ===="
 
-/* halves NVCC OPTION...: compiles kernel.cu with the host's and the device's side at once, which nvcc does one after
- * the other: what --dryrun says, in two parts up to the host's compiler. cudafe++ makes up the module's name and cicc
- * reads it; here it is given to both. A plan of another form is left to nvcc. */
+/* halves NVCC OPTION...: compiles the host's and the device's side of kernel.cu at once, while nvcc does one after the
+ * other. It runs what --dryrun prints, in two parts, up to the host's compiler. cudafe++ makes up the module's name,
+ * which cicc reads; here both are given the name. A plan of another form is left to nvcc. */
 #define TWO_SIDES                                                                                                      \
     "halves() {\n"                                                                                                     \
     "\"$@\" --dryrun --keep >plan 2>&1 && awk '\n"                                                                     \
@@ -38,17 +38,17 @@ enum { MAX_OPTIONS = 60 };
     "wait $! || { cat device.log; exit 1; }; . ./rest)\n"                                                              \
     "}\n"
 
-/* For g++ as a linker: what an answer has put into sections of LTO is run by nobody. */
+/* For g++ as a linker: nobody runs what an answer has put into sections of LTO. */
 #define NO_LTO "-fno-use-linker-plugin", "-fno-lto"
 
-/* The stand-in's unit is one file. $1 is the compiler's name, the rest its options. */
+/* The stand-in's unit is one file. $1 is the compiler's name, the rest are its options. */
 static const char cuda_script[] =
     TWO_SIDES "cd \"$TMPDIR\" && cat >kernel.cu && halves \"$@\" -o answer.so kernel.cu >log 2>&1 || "
               "{ cat log >&2; exit 1; }\ncat answer.so";
 static const char cpp_script[] = "cd \"$TMPDIR\" && cat >kernel.cpp && \"$@\" -o answer.so kernel.cpp >log 2>&1 || "
                                  "{ cat log >&2; exit 1; }\ncat answer.so";
-/* The real headers: both halves at once. $1 nvcc (or empty), $2 options of both, $3 of nvcc, $4 of the linker, the rest
- * of the host compiler. Options are words without blanks. */
+/* Compiles with the real headers, both halves at once. $1: nvcc (or empty), $2: options of both, $3: of nvcc, $4: of
+ * the linker; the rest are those of the host's compiler. Options are words without blanks. */
 static const char full_script[] =
     TWO_SIDES "cd \"$TMPDIR\" && awk 'BEGIN { f = \"main.cpp\" } $0 == \"" HALVES
               "\" { f = \"kernel.cu\"; next } { print > f }'\n"
@@ -120,7 +120,7 @@ void extension_close(struct extension_tools *t) {
 
 /* ---- sources ---- */
 
-/* Includes that the stand-in stands in for. */
+/* Returns whether a line includes a header that the stand-in replaces. */
 static bool is_torch_include(const char *line, size_t n) {
     static const char *const roots[] = {"torch/", "ATen/", "c10/", "pybind11/"};
     size_t i = 0;
@@ -164,7 +164,7 @@ static void standin_unit(const struct extension_tools *t, const json_t *request,
     const json_t *functions = json_object_get(request, "functions");
     str_adds(out, "#line 1 \"standin.h\"\n");
     str_adds(out, t->standin);
-    /* C++ first: it declares what the CUDA side defines, and binds. */
+    /* The C++ side comes first: it declares what the CUDA side defines, and binds it. */
     add_source(out, text_of(request, "cpp"), "main.cpp");
     if (cuda) add_source(out, text_of(request, "cuda"), "kernel.cu");
     str_adds(out, "#line 1 \"bindings\"\n");
@@ -205,8 +205,8 @@ static void option(struct extension_options *o, const char *word) {
     o->word[o->n] = NULL;
 }
 
-/* An answer's own options: those that change how code is compiled, not where files are, which architecture or which
- * standard (many ask for one that today's headers refuse). */
+/* Returns whether an answer may set this option. It may change how code is compiled, but not where files are, which
+ * architecture it is for, or which standard: many ask for one that today's headers refuse. */
 static bool allowed(const char *word) {
     static const char *const prefixes[] = {"-O",
                                            "-D",
@@ -237,7 +237,7 @@ static void add_options(struct extension_options *o, const json_t *request, cons
     const json_t *list = json_object_get(request, key);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *word = json_string_value(json_array_get(list, i));
-        /* An option and its value as two words: both or neither. */
+        /* An option and its value are two words: both are taken, or neither. */
         if (word && strcmp(word, "-Xptxas") == 0) {
             const char *next = json_string_value(json_array_get(list, ++i));
             if (!next || !allowed("-O") || strpbrk(next, " \t\n'\"$`\\;|&<>*?")) continue;
@@ -325,11 +325,12 @@ void extension_build(const struct extension_tools *t, struct compiler *c, const 
     }
     build_standin(t, c, request, cuda, job);
     if (job->result != COMPILE_FAILED) return;
-    /* What the stand-in lacks, or a real mistake: the real headers decide, and what is said then is what counts. */
+    /* The stand-in may lack something, or the mistake may be real. The real headers decide, and what is said then
+     * counts. */
     char first[sizeof job->message];
     memcpy(first, job->message, sizeof first);
     double spent = job->seconds;
-    *job = (struct compile_job){.timeout_s = fmax(1, timeout_s - spent)}; /* both have the time of one */
+    *job = (struct compile_job){.timeout_s = fmax(1, timeout_s - spent)}; /* Both together have the time of one. */
     *standin = false;
     if (t->include_options[0])
         build_full(t, c, request, cuda, job);
@@ -351,7 +352,7 @@ static void native_prototype(const struct spec *spec, bool scratch, struct str *
     str_addf(out, "%scudaStream_t stream);\n", scratch ? "void *scratch, " : "");
 }
 
-/* kernel() through an array of pointers, in ABI order, then scratch. */
+/* Calls kernel() with an array of pointers, in ABI order, and then scratch. */
 static void native_shim(const struct spec *spec, bool scratch, struct str *out) {
     str_adds(out, "\n#line 1 \"kernelrl_shim.cu\"\nextern \"C\" __attribute__((visibility(\"default\"))) void "
                   "kernelrl_native(void **a, void *stream) {\n    kernel(");
@@ -369,8 +370,8 @@ static void native_shim(const struct spec *spec, bool scratch, struct str *out) 
              scratch ? "scratch_bytes()" : "0");
 }
 
-/* Whether a source may name something of the headers of 16-bit types, which take nvcc as long as all the rest: it does,
- * or it makes names out of parts (pasted, or written over two lines or with \u). */
+/* Returns whether a source may name something from the headers of 16-bit types, which take nvcc as long as all the
+ * rest. It does so by a name, or by making names out of parts (pasted, or written over two lines, or with \u). */
 static bool names_narrow(const char *source) {
     static const char *const parts[] = {"half", "__h",  "fp16", "bf16", "bfloat", "nv_bf",
                                         "##",   "\\\n", "\\\r", "\\u",  "\\U"};

@@ -1,6 +1,7 @@
 /* extension: torch extensions of answers (load_inline, load), compiled in the compilers' jail and kept in their cache.
- * First with the stand-in for torch's headers (worker/include/standin.h), about a second for a plain kernel; what needs
- * more is compiled with the real ones, host and device halves at the same time. Only for the architecture at hand. */
+ * They are first compiled with the stand-in for torch's headers (worker/include/standin.h), which takes about a second
+ * for a plain kernel. What needs more is compiled with the real headers, host and device halves at the same time.
+ * Objects are only for the architecture at hand. */
 #ifndef KERNELRL_VERIFY_BUILD_EXTENSION_H
 #define KERNELRL_VERIFY_BUILD_EXTENSION_H
 
@@ -10,21 +11,22 @@
 #include "verify/build/compile.h"
 
 struct extension_tools {
-    char nvcc[512];        /* empty: none */
-    char architecture[64]; /* nvcc's -gencode value; empty: no GPU */
-    char *standin;         /* the header's text */
-    /* For the real headers: options of both compilers, and of the linker, from the Python that will load the object. */
+    char nvcc[512];        /* Empty: there is none. */
+    char architecture[64]; /* nvcc's -gencode value. Empty: there is no GPU. */
+    char *standin;         /* The text of the header. */
+    /* For the real headers: options of both compilers and of the linker, from the Python that will load the object. */
     char include_options[4000], link_options[2000], standard[16];
 };
 
-/* Finds nvcc (NVCC, PATH, /usr/local/cuda) and shows its toolkit and the headers to the jail. paths: the zygote's reply
- * to "paths". capability: such as "90"; NULL: no GPU. */
+/* Finds nvcc (NVCC, PATH, /usr/local/cuda), and shows its toolkit and the headers to the jail. paths: the zygote's
+ * reply to "paths". capability: such as "90"; NULL: there is no GPU. */
 enum status extension_open(struct extension_tools *t, struct jail *jail, const json_t *paths, const char *capability,
                            struct err *e) MUST_USE;
 void extension_close(struct extension_tools *t);
 
-/* One request of an answer (worker/kernelrl_worker/build.py): cpp, cuda, functions, cflags, cuda_cflags, ldflags. Fills
- * the job's results; *standin says which headers it was compiled with. The caller frees job->object. */
+/* Compiles what one request of an answer asks for (worker/kernelrl_worker/build.py): cpp, cuda, functions, cflags,
+ * cuda_cflags, ldflags. Fills the job's results. *standin says which headers it was compiled with. The caller frees
+ * job->object. */
 void extension_build(const struct extension_tools *t, struct compiler *c, const json_t *request, double timeout_s,
                      struct compile_job *job, bool *standin);
 

@@ -17,7 +17,7 @@ static void add(struct kernel_names *n, const char *word, size_t size) {
     str_addc(&n->list, '\n');
 }
 
-/* Behind a pair of parentheses that begins at p. */
+/* Returns what stands behind a pair of parentheses that begins at p. */
 static const char *behind_parentheses(const char *p) {
     int depth = 0;
     for (; *p; p++) {
@@ -27,7 +27,7 @@ static const char *behind_parentheses(const char *p) {
     return p;
 }
 
-/* __global__ ... NAME(: the last word in front of a parenthesis that is no attribute's. */
+/* Notes the names of __global__ ... NAME(: the last word in front of a parenthesis that is no attribute's. */
 static void note_cuda(struct kernel_names *n, const char *source) {
     static const char *const attributes[] = {"__launch_bounds__", "__attribute__", "__cluster_dims__",
                                              "__block_size__",    "__maxnreg__",   "alignas"};
@@ -53,7 +53,7 @@ static void note_cuda(struct kernel_names *n, const char *source) {
     }
 }
 
-/* @...jit, other decorators, def NAME(. */
+/* Notes the names of @...jit, other decorators, def NAME(. */
 static void note_triton(struct kernel_names *n, const char *source) {
     bool decorated = false;
     for (const char *line = source; *line;) {
@@ -70,7 +70,8 @@ static void note_triton(struct kernel_names *n, const char *source) {
             if (decorated) add(n, p, size);
             decorated = false;
         } else if (rest > 6 && strncmp(p, "class ", 6) == 0)
-            decorated = false; /* arguments of a decorator over several lines, comments and blanks change nothing */
+            /* Arguments of a decorator over several lines, comments and blanks change nothing. */
+            decorated = false;
         line += strcspn(line, "\n");
         line += *line == '\n';
     }
@@ -89,13 +90,14 @@ bool kernel_is_library(const char *name) {
                                         "magma",      "nccl",       "c10::",          "vector_fft", "regular_fft"};
     for (size_t i = 0; i < ARRAY_LEN(marks); i++)
         if (strstr(name, marks[i])) return true;
-    /* An anonymous namespace is named after its file: an answer's is kernel.cu, or what extension.c has called it. */
+    /* An anonymous namespace is named after its file. An answer's file is kernel.cu, or has the name that extension.c
+     * gave it. */
     const char *anonymous = strstr(name, "_GLOBAL__N__");
     return anonymous && !str_has_prefix(anonymous, "_GLOBAL__N__kernelrl") && !strstr(anonymous, "_kernel_cu_");
 }
 
-/* One of the names: the whole of a C or Triton name (Triton has had suffixes _0d1d2 for it), or one identifier of a
- * mangled one, which has its length in front. */
+/* Returns whether `own` is the name: the whole of a C or Triton name (Triton has had suffixes such as _0d1d2), or one
+ * identifier of a mangled name, where its length stands in front. */
 static bool matches(const char *name, const char *own, size_t size) {
     if (strncmp(name, own, size) == 0 && (!name[size] || (name[size] == '_' && isdigit((unsigned char)name[size + 1]))))
         return true;

@@ -23,13 +23,13 @@ static const struct {
     {"__ifunc__", "code may only run inside kernel() and prepare()"},
 };
 
-/* The source as gcc's preprocessor sees it: backslash-newlines joined, comments blanked, with the line of every byte.
- * Where gcc would see it otherwise it would compile what nobody has looked at: then it is refused. */
+/* The source as gcc's preprocessor sees it: lines joined at backslashes, comments blanked, and the line of every byte.
+ * Where gcc would see it otherwise, it would compile what nobody has looked at, so such a source is refused. */
 struct lint_cursor {
-    char *text; /* cleaned */
+    char *text; /* The cleaned text. */
     int *line;
     size_t n;
-    int refused_line; /* 0: none */
+    int refused_line; /* 0: there is none. */
     const char *refused;
 };
 
@@ -51,8 +51,8 @@ static void put(struct lint_cursor *c, char ch, int line) {
     c->line[c->n++] = line;
 }
 
-/* Copies a string or character literal whole, so that a quote inside a comment or a comment inside a string cannot
- * lead the rest astray. An unterminated literal ends with its line, as it does for the compiler. */
+/* Copies a string or character literal whole, so that a quote inside a comment, or a comment inside a string, cannot
+ * mislead the rest. An unterminated literal ends with its line, as it does for the compiler. */
 static size_t copy_literal(struct lint_cursor *c, const char *s, const int *line, size_t n, size_t i) {
     char quote = s[i];
     put(c, s[i], line[i]);
@@ -67,11 +67,11 @@ static size_t copy_literal(struct lint_cursor *c, const char *s, const int *line
     return i;
 }
 
-/* Length of the line's end at s: "\n", "\r\n" or, for gcc, "\r" alone; 0: it does not end here. */
+/* Returns the length of the line's end at s: "\n", "\r\n" or, for gcc, "\r" alone. 0: the line does not end here. */
 static size_t line_end(const char *s) { return s[0] == '\n' ? 1 : s[0] != '\r' ? 0 : s[1] == '\n' ? 2 : 1; }
 
-/* Joins continued lines: blanks may stand between the backslash and the end, as they may for gcc. s and line have room
- * for n + 1; the length. */
+/* Joins continued lines. Blanks may stand between the backslash and the end of the line, as they may for gcc. s and
+ * line have room for n + 1. Returns the length. */
 static size_t join_lines(const char *source, size_t n, char *s, int *line) {
     size_t m = 0;
     int at = 1;
@@ -93,8 +93,8 @@ static size_t join_lines(const char *source, size_t n, char *s, int *line) {
     return m;
 }
 
-/* Does a raw string begin with the quote at s[i]? gcc has them in C as well, and in them neither quotes nor comments
- * are what they are elsewhere. */
+/* Returns whether a raw string begins with the quote at s[i]. gcc has raw strings in C as well, and inside them quotes
+ * and comments are not what they are elsewhere. */
 static bool is_raw(const char *s, size_t i) {
     static const char *const prefixes[] = {"R", "LR", "uR", "UR", "u8R"};
     size_t begin = i;
@@ -104,7 +104,7 @@ static bool is_raw(const char *s, size_t i) {
     return false;
 }
 
-/* The directive whose '#' is the first thing on the line at s, if there is one; else an empty word. */
+/* Finds the directive whose '#' is the first thing on the line at s. Its word is empty when there is none. */
 static size_t directive(const char *s, const char **word) {
     size_t i = skip_blank(s, 0);
     *word = s + i;
@@ -117,10 +117,11 @@ static size_t directive(const char *s, const char **word) {
     return n;
 }
 
-/* The name of a header, which #if (__has_include) and #pragma (dependency) may have as well, and #include behind its
- * own, is no string: in it comments do not begin and backslashes mean nothing. When a comment that goes on over the end
- * of such a line may be part of a name, or of a string that such a name has led astray, the lines behind it are code
- * for gcc. at: of the comment in s; from: of the cleaned line in c. */
+/* Refuses a comment that may be open for us and not for gcc. The name of a header is no string: in it comments do not
+ * begin, and backslashes mean nothing. #include has such a name, and #if (__has_include) and #pragma (dependency) may
+ * have one, too. A comment that goes on over the end of such a line may be part of a name, or of a string that such a
+ * name has led astray. Then gcc takes the lines behind it as code. at: of the comment in s; from: of the cleaned line
+ * in c. */
 static void check_open_comment(struct lint_cursor *c, const char *s, size_t at, int line, size_t from) {
     const char *word;
     c->text[c->n] = 0;
@@ -145,7 +146,7 @@ static void clean(struct lint_cursor *c, const char *source, size_t n) {
     char *s = xmalloc(n + 1);
     int *line = xmalloc((n + 1) * sizeof *line);
     const size_t m = join_lines(source, n, s, line);
-    size_t from = 0; /* where the line begins in c->text */
+    size_t from = 0; /* Where the line begins in c->text. */
     for (size_t i = 0; i < m;) {
         if (s[i] == '/' && i + 1 < m && s[i + 1] == '/') {
             while (i < m && s[i] != '\n') i++;
@@ -175,7 +176,7 @@ static bool header_allowed(const char *s, size_t n) {
     return false;
 }
 
-/* A directive whose '#' (or the digraph %:) has just been passed. */
+/* Checks a directive whose '#' (or the digraph %:) has just been passed. */
 static bool check_directive(const struct lint_cursor *c, size_t i, char *message, size_t size) {
     const char *s = c->text;
     i = skip_blank(s, i);

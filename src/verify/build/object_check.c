@@ -11,7 +11,7 @@ static const struct {
                {DT_INIT_ARRAY, "DT_INIT_ARRAY"},
                {DT_FINI_ARRAY, "DT_FINI_ARRAY"},
                {DT_PREINIT_ARRAY, "DT_PREINIT_ARRAY"},
-               /* Other objects that are loaded with it, or in the place of a library that it names. */
+               /* Other objects that are loaded with this one, or in the place of a library that it names. */
                {DT_AUDIT, "DT_AUDIT"},
                {DT_DEPAUDIT, "DT_DEPAUDIT"},
                {DT_AUXILIARY, "DT_AUXILIARY"},
@@ -40,16 +40,18 @@ static bool read_headers(struct view *v) {
     return true;
 }
 
-/* Address space is handed out in pages: two segments that share one would hide parts of each other. */
+/* Returns whether two segments share a page. Address space is handed out in pages, so they would hide parts of each
+ * other. */
 static bool pages_overlap(const Elf64_Phdr *a, const Elf64_Phdr *b) {
     const Elf64_Addr mask = ~(Elf64_Addr)(PAGE - 1), a_end = (a->p_vaddr + a->p_memsz + PAGE - 1) & mask,
                      b_end = (b->p_vaddr + b->p_memsz + PAGE - 1) & mask;
     return (a->p_vaddr & mask) < b_end && (b->p_vaddr & mask) < a_end;
 }
 
-/* What is loaded lies in the file, in order and apart, so that an address has one meaning. */
+/* Returns whether what is loaded lies in the file, in order and apart, so that an address has one meaning. */
 static bool segments_plain(const struct view *v) {
-    const Elf64_Addr most = (Elf64_Addr)1 << 40; /* keeps every sum of two from wrapping */
+    /* This limit keeps every sum of two from wrapping. */
+    const Elf64_Addr most = (Elf64_Addr)1 << 40;
     const Elf64_Phdr *last = NULL;
     for (int i = 0; i < v->n_segments; i++) {
         const Elf64_Phdr *s = &v->segment[i];
@@ -63,7 +65,8 @@ static bool segments_plain(const struct view *v) {
     return last != NULL;
 }
 
-/* Offset of an address of the file's, and in *room how many bytes of the segment follow there; false: it is in none. */
+/* Finds the offset of an address of the file, and in *room how many bytes of the segment follow there. False: it lies
+ * in no segment. */
 static bool file_offset(const struct view *v, Elf64_Addr at, size_t *offset, size_t *room) {
     for (int i = 0; i < v->n_segments; i++) {
         const Elf64_Phdr *s = &v->segment[i];

@@ -87,7 +87,7 @@ enum channel_result channel_receive(int socket, double deadline_s, size_t max_by
     if (r != CHANNEL_OK) return r;
     size_t n = (size_t)head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
     if (n > max_bytes) return CHANNEL_TOO_LONG;
-    /* What was announced is not believed: memory is taken as bytes arrive. */
+    /* The announced length is not believed: memory is taken as bytes arrive. */
     char piece[65536];
     while (text->len < n) {
         size_t want = n - text->len < sizeof piece ? n - text->len : sizeof piece;

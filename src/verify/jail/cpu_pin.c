@@ -8,7 +8,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* A name that one process on this machine can have, and loses when it ends, however it ends. */
+/* An abstract socket name serves as a lock on a processor: the kernel frees it when the process ends, however it
+ * ends. */
 static int lock_cpu(int cpu) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     int n = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "kernelrl processor %d", cpu);
@@ -20,8 +21,9 @@ static int lock_cpu(int cpu) {
     return -1;
 }
 
-/* Takes those out that share a core with the place: one that waits without sleeping beside a process takes a third of
- * its speed. As the system says; a virtual machine often says nothing, and then it is mostly the neighbour. */
+/* Takes out the processors that share a core with this one. A process that waits without sleeping on such a processor
+ * slows the other one down by a third. The system says which ones these are. A virtual machine often says nothing; then
+ * it is mostly the neighbour. */
 static void clear_siblings(struct cpu_pin *p) {
     char path[100], text[200] = "";
     bool told = false;
@@ -50,7 +52,8 @@ void place_open(struct cpu_pin *p, int least) {
     if (sched_getaffinity(0, sizeof p->all, &p->all) != 0 || CPU_COUNT(&p->all) < least) return;
     const bool many = CPU_COUNT(&p->all) >= MANY;
     for (size_t cpu = CPU_SETSIZE; cpu-- > 0;) {
-        if (!CPU_ISSET(cpu, &p->all) || (many && cpu % 2 == 0)) continue; /* no neighbour of another verifier's */
+        /* Only every second processor is taken, so that it is no neighbour of another verifier's. */
+        if (!CPU_ISSET(cpu, &p->all) || (many && cpu % 2 == 0)) continue;
         p->lock = lock_cpu((int)cpu);
         if (p->lock < 0) continue;
         p->cpu = (int)cpu;

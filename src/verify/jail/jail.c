@@ -23,8 +23,8 @@
 
 /* ---- seccomp ---- */
 
-/* What arithmetic, OpenMP, the allocator and the loader need. Everything else ends the process with SIGSYS: an answer
- * has no business there, and the signal tells the verifier what happened. */
+/* These are the calls that arithmetic, OpenMP, the allocator and the loader need. Every other call ends the process
+ * with SIGSYS: an answer has no business there, and the signal tells the verifier what happened. */
 static const int run_allowed[] = {
     SCMP_SYS(read),
     SCMP_SYS(write),
@@ -86,10 +86,10 @@ static const int run_allowed[] = {
 static const unsigned advice_allowed = 1u << MADV_NORMAL | 1u << MADV_RANDOM | 1u << MADV_SEQUENTIAL |
                                        1u << MADV_DONTNEED | 1u << MADV_FREE | 1u << MADV_HUGEPAGE |
                                        1u << MADV_NOHUGEPAGE;
-/* Refused without a fuss: libraries try these and go on. */
+/* These are refused with an error: libraries try them and go on. */
 static const int run_refused[] = {SCMP_SYS(ioctl),      SCMP_SYS(prctl), SCMP_SYS(prlimit64),
                                   SCMP_SYS(membarrier), SCMP_SYS(fcntl), SCMP_SYS(open)};
-/* For the compiler: nothing that reaches beyond its own processes and files. */
+/* The compiler may do nothing that reaches beyond its own processes and files. */
 static const int compile_denied[] = {
     SCMP_SYS(ptrace),
     SCMP_SYS(mount),
@@ -121,7 +121,7 @@ static const int compile_denied[] = {
     SCMP_SYS(swapon),
     SCMP_SYS(quotactl),
     SCMP_SYS(acct),
-    /* Memory that no limit counts, and that would stay for the jail's next unit. */
+    /* This memory is counted by no limit, and would stay for the jail's next unit. */
     SCMP_SYS(shmget),
     SCMP_SYS(msgget),
     SCMP_SYS(semget),
@@ -137,7 +137,8 @@ static int add_rules(scmp_filter_ctx c, uint32_t action, const int *calls, size_
     return 0;
 }
 
-/* A user namespace of one's own gives rights. clone3's flags cannot be seen; glibc falls back to clone. */
+/* Refuses new user namespaces, because a process gets rights in its own. The flags of clone3 cannot be seen, so it is
+ * refused; glibc falls back to clone. */
 static int refuse_namespaces(scmp_filter_ctx c) {
     int r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
     if (r == 0)
@@ -149,21 +150,23 @@ static int refuse_namespaces(scmp_filter_ctx c) {
 static int build_run_filter(scmp_filter_ctx c) {
     int r = add_rules(c, SCMP_ACT_ALLOW, run_allowed, ARRAY_LEN(run_allowed));
     if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), run_refused, ARRAY_LEN(run_refused));
-    /* Threads, but no processes. glibc falls back to clone when clone3 is missing; clone3's flags cannot be seen. */
+    /* Threads are allowed, processes are not. glibc falls back to clone when clone3 is missing; clone3's flags cannot
+     * be seen. */
     if (r == 0)
         r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
                              SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD | CLONE_FILES, CLONE_THREAD | CLONE_FILES));
     if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
-    /* Signals: abort()'s own. Any other could continue a process that has been stopped. */
+    /* Of signals only abort()'s own is allowed. Any other could continue a process that has been stopped. */
     if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, SCMP_A2(SCMP_CMP_EQ, SIGABRT));
     if (r == 0) r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tgkill), 1, SCMP_A2(SCMP_CMP_NE, SIGABRT));
-    /* Advice about memory: what allocators give. The rest may make the kernel work later, in somebody else's turn. */
+    /* Of advice about memory only what allocators give is allowed. The rest may make the kernel work later, in somebody
+     * else's turn. */
     for (unsigned advice = 0; r == 0 && advice <= MADV_NOHUGEPAGE; advice++)
         r = seccomp_rule_add(c, 1u << advice & advice_allowed ? SCMP_ACT_ALLOW : SCMP_ACT_ERRNO(EINVAL),
                              SCMP_SYS(madvise), 1, SCMP_A2(SCMP_CMP_EQ, advice));
     if (r == 0)
         r = seccomp_rule_add(c, SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), 1, SCMP_A2(SCMP_CMP_GT, MADV_NOHUGEPAGE));
-    /* Files: only to read. */
+    /* Files can only be read. */
     if (r == 0)
         r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(openat), 1,
                              SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
@@ -182,12 +185,13 @@ static int build_compile_filter(scmp_filter_ctx c) {
     return r;
 }
 
-/* What an answer in Python may call on a CPU: what PyTorch, numpy, transformers, threads, the loader and the allocator
- * do. Nothing of it works on for a process that stands still (timers, descriptors that are watched, notifications,
- * asynchronous input and output), and what of the kernel's memory it takes has a bound: descriptors and threads by
- * their limits, files by the size and the inodes of /tmp, mappings by their number (65530) and the address space. */
+/* An answer in Python may make these calls on a CPU: they are what PyTorch, numpy, transformers, threads, the loader
+ * and the allocator make. None of them works on for a process that stands still, as timers, watched descriptors,
+ * notifications and asynchronous input and output do. And what they take of the kernel's memory has a bound:
+ * descriptors and threads have their limits, files have the size and the inodes of /tmp, and mappings have a largest
+ * number (65530) and the address space. */
 static const int python_allowed[] = {
-    /* files and the channel */
+    /* Files and the channel. */
     SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(readv), SCMP_SYS(writev), SCMP_SYS(pread64), SCMP_SYS(pwrite64),
     SCMP_SYS(preadv), SCMP_SYS(pwritev), SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(creat), SCMP_SYS(close),
     SCMP_SYS(close_range), SCMP_SYS(lseek), SCMP_SYS(dup), SCMP_SYS(dup2), SCMP_SYS(dup3), SCMP_SYS(fstat),
@@ -197,33 +201,34 @@ static const int python_allowed[] = {
     SCMP_SYS(rmdir), SCMP_SYS(unlink), SCMP_SYS(unlinkat), SCMP_SYS(rename), SCMP_SYS(renameat), SCMP_SYS(renameat2),
     SCMP_SYS(link), SCMP_SYS(linkat), SCMP_SYS(symlink), SCMP_SYS(symlinkat), SCMP_SYS(umask), SCMP_SYS(chmod),
     SCMP_SYS(fchmod), SCMP_SYS(fchmodat), SCMP_SYS(utimensat), SCMP_SYS(truncate), SCMP_SYS(ftruncate),
-    SCMP_SYS(flock), /* one lock a descriptor; of POSIX locks one has any number */
+    SCMP_SYS(flock), /* A descriptor has one such lock. Of POSIX locks it could have any number. */
     SCMP_SYS(getxattr), SCMP_SYS(lgetxattr), SCMP_SYS(fgetxattr), SCMP_SYS(listxattr), SCMP_SYS(llistxattr),
     SCMP_SYS(flistxattr), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(select), SCMP_SYS(pselect6), SCMP_SYS(recvmsg),
     SCMP_SYS(recvfrom), SCMP_SYS(sendto), SCMP_SYS(getsockopt), SCMP_SYS(getsockname), SCMP_SYS(getpeername),
-    /* memory */
+    /* Memory. */
     SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mprotect), SCMP_SYS(mremap), SCMP_SYS(brk), SCMP_SYS(get_mempolicy),
-    /* threads and signals */
+    /* Threads and signals. */
     SCMP_SYS(rseq), SCMP_SYS(set_robust_list), SCMP_SYS(get_robust_list), SCMP_SYS(set_tid_address),
     SCMP_SYS(sched_yield), SCMP_SYS(sched_getaffinity), SCMP_SYS(sched_getparam), SCMP_SYS(sched_getscheduler),
     SCMP_SYS(sched_get_priority_max), SCMP_SYS(sched_get_priority_min), SCMP_SYS(getpriority), SCMP_SYS(getcpu),
     SCMP_SYS(arch_prctl), SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn),
     SCMP_SYS(rt_sigpending), SCMP_SYS(rt_sigtimedwait), SCMP_SYS(rt_sigsuspend), SCMP_SYS(pause), SCMP_SYS(sigaltstack),
     SCMP_SYS(restart_syscall), SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(wait4), SCMP_SYS(waitid),
-    /* who and when */
+    /* Who and when. */
     SCMP_SYS(gettid), SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(getpgrp), SCMP_SYS(getpgid), SCMP_SYS(getsid),
     SCMP_SYS(getuid), SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getresuid), SCMP_SYS(getresgid),
     SCMP_SYS(getgroups), SCMP_SYS(capget), SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep), SCMP_SYS(clock_gettime),
     SCMP_SYS(clock_getres), SCMP_SYS(gettimeofday), SCMP_SYS(time), SCMP_SYS(times), SCMP_SYS(getrandom),
     SCMP_SYS(getrlimit), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname)};
 
-/* Calls of which one argument decides: allowed with these values, of 32 bits, under the mask. */
+/* Calls that one argument decides about: they are allowed when this argument, of 32 bits, has this value under the
+ * mask. */
 static const struct {
     int call;
     unsigned int argument;
     uint32_t mask, value;
 } python_allowed_with[] = {
-    {SCMP_SYS(futex), 1, 0x7f, 0}, /* FUTEX_WAIT, FUTEX_WAKE and those with a bit set; none that moves waiters */
+    {SCMP_SYS(futex), 1, 0x7f, 0}, /* FUTEX_WAIT, FUTEX_WAKE and their bitset forms, but none that moves waiters. */
     {SCMP_SYS(futex), 1, 0x7f, 1},
     {SCMP_SYS(futex), 1, 0x7f, 9},
     {SCMP_SYS(futex), 1, 0x7f, 10},
@@ -242,7 +247,7 @@ static const struct {
     {SCMP_SYS(madvise), 2, ~0U, MADV_NOHUGEPAGE},
     {SCMP_SYS(madvise), 2, ~0U, MADV_DONTDUMP},
     {SCMP_SYS(madvise), 2, ~0U, MADV_DODUMP},
-    {SCMP_SYS(mbind), 5, ~0U, 0}, /* nothing is moved */
+    {SCMP_SYS(mbind), 5, ~0U, 0}, /* Nothing is moved. */
     {SCMP_SYS(fcntl), 1, ~0U, F_DUPFD},
     {SCMP_SYS(fcntl), 1, ~0U, F_DUPFD_CLOEXEC},
     {SCMP_SYS(fcntl), 1, ~0U, F_GETFD},
@@ -250,7 +255,7 @@ static const struct {
     {SCMP_SYS(fcntl), 1, ~0U, F_GETFL},
     {SCMP_SYS(fcntl), 1, ~0U, F_GET_SEALS},
     {SCMP_SYS(ioctl), 1, ~0U, TCGETS},
-    {SCMP_SYS(ioctl), 1, ~0U, 0x802c542a}, /* TCGETS2, of newer C libraries */
+    {SCMP_SYS(ioctl), 1, ~0U, 0x802c542a}, /* TCGETS2, which newer C libraries use. */
     {SCMP_SYS(ioctl), 1, ~0U, TIOCGWINSZ},
     {SCMP_SYS(ioctl), 1, ~0U, FIONBIO},
     {SCMP_SYS(ioctl), 1, ~0U, FIONREAD},
@@ -260,10 +265,10 @@ static const struct {
     {SCMP_SYS(prctl), 0, ~0U, PR_GET_NAME},
     {SCMP_SYS(prctl), 0, ~0U, PR_GET_DUMPABLE},
     {SCMP_SYS(prctl), 0, ~0U, PR_CAPBSET_READ},
-    {SCMP_SYS(prctl), 0, ~0U, 0x53564d41}, /* PR_SET_VMA: a mapping's name */
+    {SCMP_SYS(prctl), 0, ~0U, 0x53564d41}, /* PR_SET_VMA: the name of a mapping. */
 };
 
-/* Reaching for another process ends an answer's own. */
+/* These reach for another process. They end the answer's own process. */
 static const int python_hostile[] = {SCMP_SYS(ptrace),           SCMP_SYS(process_vm_writev), SCMP_SYS(bpf),
                                      SCMP_SYS(kexec_load),       SCMP_SYS(init_module),       SCMP_SYS(finit_module),
                                      SCMP_SYS(open_by_handle_at)};
@@ -273,16 +278,18 @@ static int add_rule_with(scmp_filter_ctx c, uint32_t action, int call, unsigned 
     return seccomp_rule_add(c, action, call, 1, SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, mask, value));
 }
 
-/* For an answer in Python on a CPU (selfjail.py): a list of what is allowed. What is not on it is missing, as it is on
- * an older kernel, so that libraries do without; processes and a network are refused by name. */
+/* Builds the filter for an answer in Python on a CPU (selfjail.py): a list of what is allowed. A call that is not on it
+ * is missing, as it is on an older kernel, so that libraries do without it. Processes and a network are refused by
+ * name. */
 static int build_python_filter(scmp_filter_ctx c) {
     static const int refused[] = {SCMP_SYS(fork),   SCMP_SYS(vfork),      SCMP_SYS(execve),      SCMP_SYS(execveat),
                                   SCMP_SYS(socket), SCMP_SYS(socketpair), SCMP_SYS(connect),     SCMP_SYS(bind),
                                   SCMP_SYS(listen), SCMP_SYS(accept),     SCMP_SYS(memfd_create)};
-    /* Done at once: files that can be written to are in memory, and advice need not be taken. To be asked to write
-     * files back, or to read ahead, the kernel would work beside whoever comes next. */
+    /* These calls succeed and do nothing. Files that can be written to are in memory, and advice need not be taken. If
+     * these calls did their work, the kernel would write files back or read ahead beside whoever comes next. */
     static const int idle[] = {SCMP_SYS(fsync), SCMP_SYS(fdatasync), SCMP_SYS(msync), SCMP_SYS(fadvise64)};
-    static const uint64_t thread = CLONE_THREAD | CLONE_FILES; /* a limit on descriptors is one of each table */
+    /* The limit on descriptors is one of each table, so threads must share theirs. */
+    static const uint64_t thread = CLONE_THREAD | CLONE_FILES;
     static const uint64_t no_process = thread | CLONE_VFORK | CLONE_PTRACE | CLONE_PARENT | CLONE_PIDFD;
     int r = add_rules(c, SCMP_ACT_KILL_PROCESS, python_hostile, ARRAY_LEN(python_hostile));
     if (r == 0) r = add_rules(c, SCMP_ACT_ALLOW, python_allowed, ARRAY_LEN(python_allowed));
@@ -292,42 +299,45 @@ static int build_python_filter(scmp_filter_ctx c) {
         r = add_rule_with(c, SCMP_ACT_ALLOW, python_allowed_with[i].call, python_allowed_with[i].argument,
                           python_allowed_with[i].mask, python_allowed_with[i].value);
     if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(0), SCMP_SYS(madvise), 2, ~0U, MADV_WILLNEED);
-    if (r == 0) r = add_rule_with(c, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 2, UINT64_MAX, 0); /* read, not set */
-    /* Flags, but no signal for a descriptor that becomes ready. */
+    /* Limits may be read, not set. */
+    if (r == 0) r = add_rule_with(c, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 2, UINT64_MAX, 0);
+    /* Flags may be set, but not a signal for a descriptor that becomes ready. */
     if (r == 0)
         r = seccomp_rule_add(c, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 2, SCMP_A1(SCMP_CMP_MASKED_EQ, ~0U, F_SETFL),
                              SCMP_A2(SCMP_CMP_MASKED_EQ, O_ASYNC, 0));
-    /* Threads; clone3's flags cannot be seen, and it is missing. */
+    /* Threads are allowed. The flags of clone3 cannot be seen, so it is missing. */
     if (r == 0) r = add_rule_with(c, SCMP_ACT_ALLOW, SCMP_SYS(clone), 0, no_process, thread);
     if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 0, CLONE_THREAD, 0);
     return r;
 }
 
-/* The same on a GPU, whose driver and compilers call too much for a list of what is allowed: one of what is not, on top
- * of the namespaces. Nothing of it is a driver's; of what is left (timers, descriptors that are watched, locks), the
- * reference's times without an answer (torch/clock.c) and the processor time of who stands still show the use. */
+/* Builds the filter for an answer in Python on a GPU. A GPU's driver and compilers make too many calls for a list of
+ * what is allowed, so this is a list of what is not, on top of the namespaces. No driver needs any of these calls.
+ * Timers, watched descriptors and locks remain. An answer that uses them is found out by the reference's times without
+ * an answer (torch/clock.c), and by the processor time of a process that stands still. */
 static int build_gpu_filter(scmp_filter_ctx c) {
     static const int refused[] = {
         SCMP_SYS(mount), SCMP_SYS(umount2), SCMP_SYS(pivot_root), SCMP_SYS(chroot), SCMP_SYS(keyctl), SCMP_SYS(add_key),
         SCMP_SYS(request_key), SCMP_SYS(perf_event_open), SCMP_SYS(userfaultfd), SCMP_SYS(unshare), SCMP_SYS(setns),
         SCMP_SYS(io_uring_setup), SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register), SCMP_SYS(reboot),
         SCMP_SYS(swapon), SCMP_SYS(quotactl), SCMP_SYS(acct),
-        /* memory that no limit counts */
+        /* Memory that no limit counts. */
         SCMP_SYS(shmget), SCMP_SYS(msgget), SCMP_SYS(semget), SCMP_SYS(mq_open),
-        /* what works on for a process that stands still */
+        /* What works on for a process that stands still. */
         SCMP_SYS(setitimer), SCMP_SYS(alarm), SCMP_SYS(signalfd), SCMP_SYS(signalfd4), SCMP_SYS(inotify_init),
         SCMP_SYS(inotify_init1), SCMP_SYS(fanotify_init), SCMP_SYS(io_setup), SCMP_SYS(vmsplice), SCMP_SYS(tee),
         SCMP_SYS(sync), SCMP_SYS(syncfs),
-        /* signals that say more than their number */
+        /* Signals that carry more than their number. */
         SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo), SCMP_SYS(pidfd_send_signal)};
-    /* F_SETSIG: a signal of one's choice for a descriptor that becomes ready; SIGIO continues nobody. */
+    /* F_SETSIG would choose a signal for a descriptor that becomes ready. Without it the signal is SIGIO, which
+     * continues nobody. */
     static const int no_fcntl[] = {F_SETSIG, F_SETLEASE, F_NOTIFY};
     int r = add_rules(c, SCMP_ACT_KILL_PROCESS, python_hostile, ARRAY_LEN(python_hostile));
     if (r == 0) r = add_rules(c, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_LEN(refused));
     if (r == 0) r = refuse_namespaces(c);
     for (size_t i = 0; i < ARRAY_LEN(no_fcntl) && r == 0; i++)
         r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), 1, ~0U, (uint64_t)no_fcntl[i]);
-    /* Nobody but the verifier continues who has been stopped. */
+    /* Only the verifier continues a process that has been stopped. */
     if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(kill), 1, ~0U, SIGCONT);
     if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tkill), 1, ~0U, SIGCONT);
     if (r == 0) r = add_rule_with(c, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tgkill), 2, ~0U, SIGCONT);
@@ -353,10 +363,10 @@ static enum status build_filters(struct jail *j, struct err *e) {
                     python = seccomp_init(SCMP_ACT_ERRNO(ENOSYS)), gpu = seccomp_init(SCMP_ACT_ALLOW);
     if (!run || !comp || !python || !gpu ||
         seccomp_attr_set(python, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 ||
-        seccomp_attr_set(python, SCMP_FLTATR_CTL_OPTIMIZE, 2) != 0 || /* a tree: it is a long list */
-        build_python_filter(python) != 0 || build_gpu_filter(gpu) != 0 ||
-        seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 || build_run_filter(run) != 0 ||
-        build_compile_filter(comp) != 0) {
+        /* The program is a tree, because the list is long. */
+        seccomp_attr_set(python, SCMP_FLTATR_CTL_OPTIMIZE, 2) != 0 || build_python_filter(python) != 0 ||
+        build_gpu_filter(gpu) != 0 || seccomp_attr_set(run, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) != 0 ||
+        build_run_filter(run) != 0 || build_compile_filter(comp) != 0) {
         st = FAIL(e, ST_SANDBOX, "seccomp: cannot build the filters");
         goto done;
     }
@@ -378,13 +388,14 @@ enum { MAX_WORDS = 160 };
 struct words {
     char *v[MAX_WORDS];
     int n;
-    const char *reached[PROCESS_MAX_REACHED]; /* of the directories in it, those that nobody does not get to */
+    const char *reached[PROCESS_MAX_REACHED]; /* Those of the directories in it that the user nobody cannot get to. */
     int n_reached;
 };
 
 static void word(struct words *w, const char *s) {
     ASSERT(w->n < MAX_WORDS - 1);
-    w->v[w->n++] = (char *)(uintptr_t)s; /* argv is not const for historical reasons only */
+    /* argv is not const for historical reasons only. */
+    w->v[w->n++] = (char *)(uintptr_t)s;
 }
 
 static void words(struct words *w, ...) __attribute__((sentinel));
@@ -395,7 +406,7 @@ static void words(struct words *w, ...) {
     va_end(ap);
 }
 
-/* /lib and its like: a symbolic link into /usr on merged systems, a directory on others. */
+/* Shows /lib and its like: they are symbolic links into /usr on merged systems, and directories on others. */
 static void system_dir(struct words *w, const char *path, const char *link_target) {
     struct stat sb;
     if (lstat(path, &sb) != 0) return;
@@ -415,7 +426,7 @@ static void jail_words(const struct jail *j, struct words *w) {
     system_dir(w, "/lib64", "usr/lib64");
 }
 
-/* Whether a directory above it lets nobody but its owner through, as root's home does. */
+/* Returns whether a directory above it lets only its owner through, as root's home does. */
 static bool lies_behind(const char *directory) {
     char path[512];
     struct stat sb;
@@ -426,7 +437,7 @@ static bool lies_behind(const char *directory) {
     return false;
 }
 
-/* A virtual environment of Python may lie there. */
+/* Returns whether a directory lies below /tmp, as a virtual environment of Python may. */
 static bool below_tmp(const char *directory) { return str_has_prefix(directory, "/tmp/"); }
 
 static void compiler_words(const struct jail *j, struct words *w) {
@@ -438,7 +449,8 @@ static void compiler_words(const struct jail *j, struct words *w) {
     for (int i = 0; i < j->n_more; i++)
         if (!below_tmp(j->more[i])) words(w, "--ro-bind", j->more[i], j->more[i], NULL);
     words(w, "--size", j->n_more ? "1073741824" : "268435456", "--tmpfs", "/tmp", NULL);
-    /* The jail's own /tmp would hide these. They stay when a script has ended, so that each script gets a new jail. */
+    /* The jail's own /tmp would hide these directories. They stay when a script has ended, so each script gets a new
+     * jail. */
     for (int i = 0; i < j->n_more; i++)
         if (below_tmp(j->more[i])) words(w, "--ro-bind", j->more[i], j->more[i], NULL);
     for (int i = 0; i < j->n_more; i++)
@@ -455,13 +467,13 @@ void jail_show(struct jail *j, const char *directory) {
     }
     struct stat sb, tmp;
     if (j->n_more == (int)ARRAY_LEN(j->more) || stat(directory, &sb) != 0 || !S_ISDIR(sb.st_mode)) return;
-    /* All of /tmp, by whatever name, would lie on top of the jail's own, and everybody's files would be seen. */
+    /* All of /tmp, by whatever name, would lie on top of the jail's own /tmp, and everybody's files would be seen. */
     if (stat("/tmp", &tmp) == 0 && sb.st_dev == tmp.st_dev && sb.st_ino == tmp.st_ino) return;
     snprintf(j->more[j->n_more++], sizeof j->more[0], "%s", directory);
 }
 
 static void compiler_limits(const struct jail *j, struct process_start *s, double timeout_s) {
-    /* nvcc's and torch's headers take more than C does. */
+    /* nvcc's and torch's headers take more memory than C does. */
     s->address_bytes = (j->n_more ? 12ull : 2ull) << 30;
     s->file_bytes = 64u << 20;
     s->cpu_s = (uint64_t)timeout_s + 2;
@@ -573,7 +585,8 @@ enum status jail_start_shell(const struct jail *j, const char *runner_path, int 
     for (int i = 0; i < JAIL_EXTRA_FILES; i++) {
         again[i] = -1;
         if (extra[i].fd < 0) continue;
-        /* Opened anew: jails that start at the same time would share the position they read from. */
+        /* The file is opened anew, because jails that start at the same time would share the position they read
+         * from. */
         snprintf(path[i], sizeof path[i], "/proc/self/fd/%d", extra[i].fd);
         again[i] = open(path[i], O_RDONLY | O_CLOEXEC);
         snprintf(number[i], sizeof number[i], "%d", s.n_fds);
@@ -605,12 +618,12 @@ enum status jail_start_runner(const struct jail *j, const struct jail_runner *r,
         .drop_root = j->drop_root,
     };
     if (j->weak) {
-        /* Nothing hides the answer's descriptor, but it is the answer's own code. */
+        /* Nothing hides the answer's descriptor, but the file is the answer's own code. */
         words(&w, r->runner_path, "/proc/self/fd/7", NULL);
         s.path = r->runner_path;
     } else {
-        /* Both programs come as descriptors: their directories need not be readable by nobody. bubblewrap reads each to
-         * its end and closes it. */
+        /* Both programs come as descriptors, so the user nobody need not be able to read their directories. bubblewrap
+         * reads each of them to its end and closes it. */
         runner = open(r->runner_path, O_RDONLY | O_CLOEXEC);
         if (runner < 0) return FAIL(e, ST_IO, "%s: %s (run make)", r->runner_path, strerror(errno));
         s.fds[s.n_fds++] = runner;

@@ -22,10 +22,11 @@ void shell_init(struct shell *s, const struct jail *jail, const char *runner, co
 void shell_close(struct shell *s) {
     if (s->socket >= 0) close(s->socket);
     s->socket = -1;
-    process_kill(&s->process); /* the first process of the jail's namespace goes with it, and so all others */
+    /* The first process of the jail's namespace ends with it, and so do all others. */
+    process_kill(&s->process);
 }
 
-/* True: there is something to read, or the other side has gone. */
+/* Returns whether there is something to read, or the other side has gone. */
 static bool wait_readable(int fd, double deadline_s) {
     for (;;) {
         double left = deadline_s - clock_now_s();
@@ -36,7 +37,7 @@ static bool wait_readable(int fd, double deadline_s) {
     }
 }
 
-/* Returns once the jail is up: what ends it from then on is a script, or the machine. */
+/* Starts a jail and returns once it is up. From then on, only a script or the machine ends it. */
 static enum status start(struct shell *s, struct err *e) {
     static const double most_s = 20;
     int pair[2], up = 0;
@@ -78,7 +79,7 @@ static bool ask(struct shell *s, const char *script, char *const *args, const in
     return sendmsg(s->socket, &m, MSG_NOSIGNAL) == (ssize_t)n;
 }
 
-/* A jail of its own for this script. */
+/* Runs this script in a jail of its own. */
 static enum shell_result run_once(struct shell *s, const char *script, char *const *args, const char *tmp_dir,
                                   const int fds[3], int *status, struct err *e) {
     struct process p;
@@ -101,7 +102,7 @@ enum shell_result shell_run(struct shell *s, const char *script, char *const *ar
             }
             if (recv(s->socket, status, sizeof *status, 0) == (ssize_t)sizeof *status) return SHELL_ENDED;
         }
-        /* The jail has gone, perhaps before it had the script: once more with a new one. */
+        /* The jail has gone, perhaps before it had the script. The script is sent once more, to a new jail. */
         shell_close(s);
         deaths += fresh;
     }

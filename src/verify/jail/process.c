@@ -21,8 +21,8 @@
 
 #include "base/clock.h"
 
-/* Limits on processes count those of a user, whatever jail they are in: each child gets a number of its own, or is
- * nobody where a container has no such numbers. */
+/* Limits on processes count those of a user, whatever jail they are in. So each child gets a user number of its own, or
+ * is nobody where a container has no such numbers. */
 enum { NOBODY = 65534, FIRST_OWN_ID = 1000000, HIGH_FD = 100 };
 
 static void child_limit(__rlimit_resource_t which, uint64_t value) {
@@ -30,9 +30,10 @@ static void child_limit(__rlimit_resource_t which, uint64_t value) {
     if (value) setrlimit(which, &r);
 }
 
-/* Before root becomes a user for whom something above these directories is closed: an open, empty place is laid over
- * the closed one, in a file system view of this process's own, and in it there are these directories and nothing else.
- * Where that is not permitted nothing changes. Runs in the child, as below. */
+/* Makes these directories reachable for a user for whom something above them is closed, before root becomes that user.
+ * In a view of the file system that only this process has, an open, empty place is laid over the closed one, and these
+ * directories are the only things in it. Where that is not permitted, nothing changes. This runs in the child, as
+ * below. */
 static void reach(const struct process_start *s) {
     int fds[PROCESS_MAX_REACHED];
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) return;
@@ -48,7 +49,8 @@ static void reach(const struct process_start *s) {
             memcpy(path, directory, at);
             path[at] = 0;
             if (stat(path, &sb) != 0) {
-                if (mkdir(path, 0755) == 0) chmod(path, 0755); /* whatever the umask is */
+                /* The mode does not depend on the umask. */
+                if (mkdir(path, 0755) == 0) chmod(path, 0755);
             } else if (!(sb.st_mode & S_IXOTH))
                 mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755");
         }
@@ -58,10 +60,10 @@ static void reach(const struct process_start *s) {
     }
 }
 
-/* The child between vfork and exec: it shares the parent's memory, so nothing here may allocate or return. */
+/* The child between vfork and exec. It shares the parent's memory, so nothing here may allocate or return. */
 static void __attribute__((noreturn)) child_run(const struct process_start *s, int null_fd) {
     int high[PROCESS_MAX_FDS];
-    /* First out of the way, then into place: the sources may themselves be low numbers. */
+    /* First descriptors move out of the way, then into place: the sources may themselves be low numbers. */
     for (int i = 0; i < s->n_fds; i++) {
         high[i] = fcntl(s->fds[i] >= 0 ? s->fds[i] : null_fd, F_DUPFD_CLOEXEC, HIGH_FD);
         if (high[i] < 0) _exit(126);
@@ -78,7 +80,7 @@ static void __attribute__((noreturn)) child_run(const struct process_start *s, i
     child_limit(RLIMIT_CPU, s->cpu_s);
     if (s->drop_root && geteuid() == 0) {
         if (s->n_reached > 0) reach(s);
-        /* Plain system calls: glibc's wrappers would signal the other threads of the parent. */
+        /* These are plain system calls, because glibc's wrappers would signal the other threads of the parent. */
         const long own = FIRST_OWN_ID + syscall(SYS_getpid);
         if (syscall(SYS_setgroups, 0, NULL) != 0 || syscall(SYS_setgid, NOBODY) != 0 ||
             (syscall(SYS_setuid, own) != 0 && syscall(SYS_setuid, NOBODY) != 0))
@@ -96,7 +98,7 @@ enum status process_start(const struct process_start *s, struct process *out, st
     pid_t pid = vfork();
     if (pid == 0) child_run(s, null_fd);
     if (pid < 0) return FAIL(e, ST_SANDBOX, "%s: cannot start a process: %s", s->path, strerror(errno));
-    setpgid(pid, pid); /* fails harmlessly once the child has executed; the child did it itself */
+    setpgid(pid, pid); /* This fails harmlessly once the child has executed: the child did it itself. */
     out->pid = pid;
     out->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (out->pidfd < 0) {

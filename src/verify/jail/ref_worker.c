@@ -15,7 +15,7 @@
 #include "verify/jail/channel.h"
 #include "verify/jail/time_account.h"
 
-static const double start_timeout_s = 120; /* a cold torch on a slow disk */
+static const double start_timeout_s = 120; /* A cold torch on a slow disk takes long. */
 
 static bool is_zygote(const struct refworker *w) { return w->role != WORKER_REFERENCE; }
 
@@ -91,12 +91,13 @@ enum status refworker_call(struct refworker *w, const struct str *request, int f
 
 /* ---- starting ---- */
 
-/* The program's environment with the thread settings on top. Threads that wait sleep at once, in the worker as in the
- * answer: neither disturbs the other's turn, and PyTorch builds with two thread pools (OpenMP and a BLAS of its own) do
- * not fight themselves for the cores. Spinning made a small linear layer 3 to 16 times slower on two cores. */
+/* Makes the environment: the program's own with the thread settings on top. Threads that wait sleep at once, in the
+ * worker as in the answer. So neither disturbs the other's turn, and PyTorch builds with two thread pools (OpenMP and a
+ * BLAS of its own) do not compete with themselves for the cores. Spinning made a small linear layer 3 to 16 times
+ * slower on two cores. */
 static char **worker_environment(const struct refworker *w, struct arena *a) {
-    /* What an answer's process may inherit: where programs, libraries and models are, and which GPU is meant. No
-     * secrets. */
+    /* An answer's process may inherit these: where programs, libraries and models are, and which GPU is meant. There
+     * are no secrets among them. */
     static const char *const passed[] = {"PATH=",
                                          "LD_LIBRARY_PATH=",
                                          "PYTHONPATH=",
@@ -222,7 +223,7 @@ enum status refworker_open(struct refworker *w, const char *python, int threads,
         str_addf(&tried, "%s%s (%.200s)", tried.len ? "; " : "", w->python, why.msg);
     }
     return FAIL(e, ST_WORKER,
-                "no Python with PyTorch: tried %s. Install it (apt-get install python3-torch, or pip install torch in "
-                ".venv) or point KERNELRL_PYTHON at a Python that has it",
+                "no Python with PyTorch: tried %s. Install it (apt-get install python3-torch python3-setuptools, or "
+                "pip install torch setuptools in .venv) or point KERNELRL_PYTHON at a Python that has both",
                 tried.len ? tried.p : "nothing");
 }

@@ -1,5 +1,5 @@
-/* refworker: the reference worker's process and its protocol (docs/formats.md, "Worker protocol"). Trusted, but treated
- * as something that can die, hang or talk nonsense. */
+/* refworker: the reference worker's process and its protocol (docs/formats.md, "Worker protocol"). It is trusted, but
+ * treated as something that can die, hang or send nonsense. */
 #ifndef KERNELRL_VERIFY_JAIL_REF_WORKER_H
 #define KERNELRL_VERIFY_JAIL_REF_WORKER_H
 
@@ -9,9 +9,9 @@
 #include "base/str.h"
 #include "verify/jail/process.h"
 
-/* What the process is for: running references, or being the warm Python that answers are forked from (worker/
- * kernelrl_worker/zygote.py). An interpreting one has Triton's interpreter in the place of its compiler, which Triton
- * asks for when it is imported. */
+/* What the process is for: running references, or being the warm Python that answers are forked from
+ * (worker/kernelrl_worker/zygote.py). An interpreting one has Triton's interpreter in the place of its compiler; Triton
+ * asks which of them it is when it is imported. */
 enum worker_role { WORKER_REFERENCE, WORKER_ZYGOTE, WORKER_INTERPRETING_ZYGOTE };
 
 struct refworker {
@@ -19,8 +19,8 @@ struct refworker {
     int socket, stderr_fd;
     int threads;
     enum worker_role role;
-    const char *name; /* for messages */
-    int generation;   /* grows with every start: what was loaded into an older one is gone */
+    const char *name; /* For messages. */
+    int generation;   /* Grows with every start: what was loaded into an older one is gone. */
     char python[512], torch[64], python_version[32];
 };
 
@@ -33,15 +33,16 @@ enum status refworker_open(struct refworker *w, const char *python, int threads,
 enum status refworker_restart(struct refworker *w, struct err *e) MUST_USE;
 void refworker_close(struct refworker *w);
 
-/* One request and its reply; fd (or -1) travels along. *reply is the reply's object; the caller json_decref's it.
- * ST_INVALID: the problem is at fault (message from the worker). ST_MEMORY: a GPU that
- * others use too has no room for it. ST_WORKER: lost, late or nonsense; restart it. */
+/* Makes one request and waits for its reply. fd (or -1) travels along. *reply is the reply's object; the caller
+ * json_decref's it. ST_INVALID: the problem is at fault, as the worker's message says. ST_MEMORY: a GPU that others
+ * use, too, has no room for it. ST_WORKER: the worker is lost, late, or sends nonsense; restart it. */
 enum status refworker_call(struct refworker *w, const struct str *request, int fd, double timeout_s, json_t **reply,
                            struct err *e) MUST_USE;
 /* The same with several descriptors, at most MAX_MESSAGE_FDS. */
 enum status refworker_call_fds(struct refworker *w, const struct str *request, const int *fds, int n_fds,
                                double timeout_s, json_t **reply, struct err *e) MUST_USE;
-/* Parses a reply's JSON: ST_OK with *reply, or the error that it carries. Split off for the fuzz target. */
+/* Parses a reply's JSON: ST_OK with *reply, or the error that the reply carries. It is a function of its own for the
+ * fuzz target. */
 enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, struct err *e) MUST_USE;
 
 #endif

@@ -1,11 +1,11 @@
-/* runner: hosts a native answer inside the jail. A small program of its own: maps the regions that the verifier made,
- * puts itself under the seccomp filter and the limits, loads the answer, and calls it on request. It knows no seed, no
- * expected value and no clock. Nothing it says is trusted (wire.h): the answer runs in the same process.
+/* runner: hosts a native answer inside the jail. It is a small program of its own. It maps the regions that the
+ * verifier made, puts itself under the seccomp filter and the limits, loads the answer, and calls it on request. It
+ * knows no seed, no expected value and no clock. Nothing that it says is trusted (wire.h), because the answer runs in
+ * the same process.
  *
- * usage: kernelrl-runner ANSWER.so, with the descriptors of wire.h open. Started by candidate.c only.
- *        kernelrl-runner --shell, with a socket as descriptor 3: runs the compiler's scripts. Started by jail_shell.c
- * only.
- */
+ * usage: kernelrl-runner ANSWER.so, with the descriptors of wire.h open.
+ *        kernelrl-runner --shell, with a socket as descriptor 3: runs the compiler's scripts.
+ * The first is started by candidate.c only, the second by jail_shell.c only. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -50,8 +50,9 @@ static void reply(uint32_t op, uint32_t value, uint64_t nonce, const char *text)
     while (write(WIRE_FD_SOCKET, &r, sizeof r) < 0 && errno == EINTR) {}
 }
 
-/* Says what kind of crash it was. The process then dies of the same signal: the handler is gone, and what failed is
- * tried once more. Runs in a process that is broken already: only system calls, on its own stack. */
+/* Says what kind of crash it was. Then the process dies of the same signal: the handler is gone, and what failed is
+ * tried once more. This runs in a process that is broken already, so it makes only system calls, on a stack of its
+ * own. */
 static void on_fault(int signal_number, siginfo_t *info, void *context) {
     uint32_t kind = WIRE_FAULT_OTHER;
     const unsigned char *at = info->si_addr;
@@ -61,7 +62,8 @@ static void on_fault(int signal_number, siginfo_t *info, void *context) {
     else if (signal_number == SIGSEGV && read_only && at >= read_only && at < read_only + config.setup.read_only_bytes)
         kind = WIRE_FAULT_READ_ONLY;
     else if (signal_number == SIGSEGV && environ) {
-        /* The environment lies at the top of the main stack; an overflow faults somewhere below the limit under it. */
+        /* The environment lies at the top of the main stack. An overflow faults somewhere below the stack's limit under
+         * it. */
         struct rlimit stack;
         uintptr_t top = (uintptr_t)environ, address = (uintptr_t)at;
         if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY && address < top &&
@@ -94,7 +96,7 @@ static bool read_setup(void) {
 
 static bool map_regions(void) {
     const struct wire_setup *s = &config.setup;
-    /* Populated now: page faults belong to neither the answer's time nor its memory limit. */
+    /* The pages are populated now, so that page faults belong to neither the answer's time nor its memory limit. */
     void *ro = mmap(NULL, s->read_only_bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, WIRE_FD_READ_ONLY, 0);
     void *rw =
         mmap(NULL, s->read_write_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, WIRE_FD_READ_WRITE, 0);
@@ -111,20 +113,20 @@ static void set_limit(int which, uint64_t value) {
     setrlimit((__rlimit_resource_t)which, &r);
 }
 
-/* All that the linker gives answers. Loaded before the answer, so that their own constructors run in a process that is
- * still trusted, and that none has to be opened for it. */
+/* Loads all libraries that the linker gives answers. They come before the answer, so that their own constructors run in
+ * a process that is still trusted, and none has to be opened for the answer. */
 static void load_libraries(void) {
     static const char *const names[] = {"libm.so.6", "libmvec.so.1", "libgcc_s.so.1"};
     dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
 }
 
-/* Landlock: of all files only the answer can be opened. Which pages of a file are in memory is something that one
- * answer can bring about and another, or its own next process, can see; without bubblewrap this is also what hides the
- * rest. A kernel without Landlock leaves it at that. */
+/* Restricts files with Landlock: of all files only the answer can be opened. Which pages of a file are in memory is
+ * something that one answer can bring about and another one, or its own next process, can see. Without bubblewrap this
+ * is also what hides the rest. Nothing is restricted on a kernel without Landlock. */
 static void hide_files(const char *answer) {
     const uint64_t reading = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE;
-    /* Writing is refused by the seccomp filter already; handled here as well, it is refused twice. */
+    /* The seccomp filter refuses writing already. Here it is refused a second time. */
     struct landlock_ruleset_attr all = {.handled_access_fs =
                                             reading | LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_WRITE_FILE |
                                             LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG};
@@ -147,7 +149,7 @@ static bool enter_limits(void) {
     if (s->memory_bytes)
         set_limit(RLIMIT_AS, s->read_only_bytes + s->read_write_bytes + s->memory_bytes + (512u << 20));
     set_limit(RLIMIT_CORE, 0);
-    set_limit(RLIMIT_FSIZE, 65536); /* standard error only */
+    set_limit(RLIMIT_FSIZE, 65536); /* This is for standard error only. */
     set_limit(RLIMIT_NOFILE, 32);
     set_limit(RLIMIT_MEMLOCK, 0);
     if (s->max_processes) set_limit(RLIMIT_NPROC, s->max_processes);
@@ -180,7 +182,7 @@ static bool load_answer(const char *path) {
         reply(WIRE_FAILED, 0, 0, why ? why : "dlopen failed");
         return false;
     }
-    /* POSIX gives object pointers from dlsym; unions keep the conversion to function pointers plain. */
+    /* POSIX returns object pointers from dlsym. A union makes the conversion to function pointers plain. */
     union {
         void *p;
         size_t (*bytes)(void);
@@ -229,11 +231,11 @@ static void gather(void **a, uint32_t slot, uint32_t param_set, bool for_prepare
 /* ---- the runner as a shell ---- */
 
 enum { MOST_SCRIPT_PROCESSES = 1024 };
-/* Entries that a script may leave behind; compilers leave a handful. Folders within folders are as many at most. */
+/* A script may leave so many entries behind; compilers leave a handful. Folders may lie in each other only so deep. */
 enum { MOST_LEFT = 20000, DEEPEST_LEFT = 64 };
 
-/* Removes what lies in a folder, whose descriptor it takes over, and follows no links. Whatever their modes, folders
- * can be opened: they belong to this user. False: something stays. */
+/* Removes what lies in a folder, and follows no links. It takes over the folder's descriptor. Folders can be opened
+ * whatever their modes are, because they belong to this user. False: something stays. */
 static bool empty_folder(int fd, int depth, int *left) {
     DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
     bool empty = d != NULL;
@@ -243,7 +245,8 @@ static bool empty_folder(int fd, int depth, int *left) {
         if (--*left < 0)
             empty = false;
         else if (unlinkat(dirfd(d), f->d_name, 0) != 0) {
-            fchmodat(dirfd(d), f->d_name, 0700, 0); /* of a folder: a link has just been removed */
+            /* This is for folders: a link has just been removed. */
+            fchmodat(dirfd(d), f->d_name, 0700, 0);
             empty = depth < DEEPEST_LEFT &&
                     empty_folder(openat(dirfd(d), f->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
                                  depth + 1, left) &&
@@ -254,13 +257,13 @@ static bool empty_folder(int fd, int depth, int *left) {
     return empty;
 }
 
-/* False: something stays in /tmp, or may. */
+/* Empties /tmp. False: something stays there, or may. */
 static bool empty_tmp(void) {
     int left = MOST_LEFT;
     return chmod("/tmp", 0755) == 0 && empty_folder(open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0, &left);
 }
 
-/* The next script, split into argv behind "sh -c", and its descriptors. False: the verifier has gone. */
+/* Receives the next script, split into argv behind "sh -c", and its descriptors. False: the verifier has gone. */
 static bool next_script(char *text, char **argv, int fds[3]) {
     union {
         char bytes[CMSG_SPACE(3 * sizeof(int))];
@@ -280,7 +283,7 @@ static bool next_script(char *text, char **argv, int fds[3]) {
     argv[words++] = (char[]){"-c"};
     for (char *w = text; w < text + n && words < WIRE_SHELL_ARGS + 4; w += strlen(w) + 1) {
         argv[words++] = w;
-        if (w == text) argv[words++] = argv[0]; /* $0 */
+        if (w == text) argv[words++] = argv[0]; /* This is $0. */
     }
     argv[words] = NULL;
     return true;
@@ -290,10 +293,12 @@ static int serve_scripts(void) {
     static char text[WIRE_SHELL_BYTES];
     char *argv[WIRE_SHELL_ARGS + 5];
     int fds[3], up = WIRE_SHELL_UP;
-    /* Everything is killed after each script: that must be the jail's processes and nobody else's. */
+    /* Everything is killed after each script. That must be the jail's processes and nobody else's. */
     if (getppid() != 1 || getpid() > 9) return 125;
-    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 125; /* what a script leaves behind is waited for here */
-    if (prctl(PR_SET_DUMPABLE, 0) != 0) return 125;        /* no script takes a descriptor of this process */
+    /* What a script leaves behind is waited for here. */
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 125;
+    /* No script can take a descriptor of this process. */
+    if (prctl(PR_SET_DUMPABLE, 0) != 0) return 125;
     /* A compiler that an answer has led astray takes no more of the machine's process numbers. */
     set_limit(RLIMIT_NPROC, MOST_SCRIPT_PROCESSES);
     set_limit(RLIMIT_CORE, 0);
@@ -313,7 +318,7 @@ static int serve_scripts(void) {
         kill(-1, SIGKILL);
         while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {}
         for (int i = 0; i < 3; i++) close(fds[i]);
-        clean = empty_tmp(); /* else the next script gets a new jail */
+        clean = empty_tmp(); /* If this fails, the next script gets a new jail. */
         if (send(WIRE_FD_SOCKET, &status, sizeof status, MSG_NOSIGNAL) != (ssize_t)sizeof status) break;
     }
     return 0;

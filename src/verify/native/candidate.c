@@ -17,7 +17,8 @@
 
 enum receive { RECEIVED, RECEIVE_TIMEOUT, RECEIVE_CLOSED, RECEIVE_GARBAGE };
 
-/* One message. pid, when not NULL, gets the sender's process as seen from here, from the kernel. */
+/* Receives one message. pid, when not NULL, gets the number that the sender's process has here, as the kernel says
+ * it. */
 static enum receive receive(int fd, double deadline_s, struct wire_reply *r, pid_t *pid) {
     for (;;) {
         double left = deadline_s - clock_now_s();
@@ -95,7 +96,7 @@ static void signal_runner(const struct candidate *c, int number) {
     if (c->runner_pidfd >= 0) syscall(SYS_pidfd_send_signal, c->runner_pidfd, number, NULL, 0);
 }
 
-/* All its threads. */
+/* Stops all threads of the runner. */
 static void stop_runner(struct candidate *c) {
     signal_runner(c, SIGSTOP);
     process_stop_threads(c->runner);
@@ -192,8 +193,8 @@ enum status candidate_start(struct candidate *c, const struct jail *jail, const 
 
 enum call_result candidate_call(struct candidate *c, enum wire_op op, int count, int param_set, double timeout_s,
                                 int64_t *ns) {
-    /* A reply must echo a number that did not exist before the request, and does not follow from earlier ones: one that
-     * was prepared earlier cannot. */
+    /* A reply must echo a number that did not exist before the request, and that does not follow from earlier numbers.
+     * So a reply that was prepared earlier cannot echo it. */
     c->nonce = hmac_u64(c->nonce_key, "nonce", ++c->asked, NULL, 0);
     struct wire_request q = {.op = op, .count = (uint32_t)count, .param_set = (uint32_t)param_set, .nonce = c->nonce};
     note_moved(c);
@@ -221,7 +222,8 @@ enum call_result candidate_wait(struct candidate *c, double timeout_s, int64_t *
 
 void candidate_end(struct candidate *c, int *sig, int *exit_code, char *text, size_t text_size) {
     int status = 0, number = 0, code = -1;
-    /* One that died by itself is gone within moments (longer with many threads); waiting that long tells how. */
+    /* A process that died by itself is gone within moments, or somewhat longer when it has many threads. Waiting that
+     * long tells how it died. */
     if (sig && c->process.pid > 0 && process_wait(&c->process, clock_now_s() + 1, &status)) {
         if (WIFSIGNALED(status)) number = WTERMSIG(status);
         /* bubblewrap reports its child's signal as a shell does. */
@@ -231,8 +233,8 @@ void candidate_end(struct candidate *c, int *sig, int *exit_code, char *text, si
             code = WEXITSTATUS(status);
     }
     signal_runner(c, SIGKILL);
-    /* With the runner gone bubblewrap ends by itself; that is waited for, because a jail that is still being torn down
-     * would disturb the next answer's times. */
+    /* With the runner gone, bubblewrap ends by itself. This is waited for, because a jail that is still being torn down
+     * would disturb the times of the next answer. */
     if (c->process.pid > 0 && c->runner_pidfd >= 0) process_wait(&c->process, clock_now_s() + 2, &status);
     process_kill(&c->process);
     if (sig) *sig = number;

@@ -51,12 +51,12 @@ static void lay_out(struct sets *s) {
     s->output_stride = align_up(output + SETS_GUARD_BYTES);
 }
 
-/* An anonymous file of fixed size, mapped; the descriptor that is returned can be given away. */
+/* Makes an anonymous file of fixed size and maps it. The descriptor that is returned can be given away. */
 static enum status map_new(const char *name, size_t bytes, int *fd, unsigned char **map, struct err *e) {
     *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0 || ftruncate(*fd, (off_t)bytes) != 0)
         return FAIL(e, ST_MEMORY, "shared memory of %zu bytes: %s", bytes, strerror(errno));
-    /* Nobody who holds the descriptor can shrink it under our feet. */
+    /* The seals keep whoever holds the descriptor from shrinking the file while we use it. */
     if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
         return FAIL(e, ST_MEMORY, "shared memory: cannot seal: %s", strerror(errno));
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
@@ -65,7 +65,8 @@ static enum status map_new(const char *name, size_t bytes, int *fd, unsigned cha
     return ST_OK;
 }
 
-/* The same file through a descriptor that cannot write: a mapping made from it can never be made writable. */
+/* Opens the same file through a descriptor that cannot write. A mapping made from such a descriptor can never be made
+ * writable. */
 static enum status reopen_read_only(int *fd, struct err *e) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
@@ -82,7 +83,8 @@ static enum status map_all(struct sets *s, int n_tests, struct err *e) {
     if (per_set > max_set_bytes)
         return FAIL(e, ST_INVALID, "inputs, parameters and outputs need %.1f MiB; the limit is %.0f MiB",
                     (double)per_set / 1048576, (double)max_set_bytes / 1048576);
-    /* What one answer's measurement may need, and where there is room the same again for each that is alive with it. */
+    /* `one` is what the measurement of one answer may need. Where there is room, there is as much for each answer that
+     * is alive with it. */
     const int64_t one = i64_min(MAX_TIMED_SETS, i64_max(MIN_TIMED_SETS, (int64_t)(timed_bytes / set)));
     const int64_t timed = i64_min(SETS_LANES * one, i64_max(one, (int64_t)(SETS_LANES * timed_bytes / set)));
     s->n_sets = n_tests + (int)timed;
@@ -90,7 +92,7 @@ static enum status map_all(struct sets *s, int n_tests, struct err *e) {
     s->info = arena_array(&s->arena, struct set_info, s->n_sets);
     s->master_bytes = SETS_PARAM_SETS * s->param_stride + (size_t)s->n_sets * set;
     s->read_only_bytes = SETS_PARAM_SETS * s->param_stride + (size_t)s->slots * s->input_stride;
-    /* Whole pages, so that sets_wipe() reaches all that an answer can write to. */
+    /* Whole pages: so sets_wipe() reaches all that an answer can write to. */
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     s->read_write_bytes = ((size_t)s->slots * s->output_stride + page - 1) / page * page;
     TRY(map_new("master", s->master_bytes, &s->master_fd, &s->master, e));
@@ -117,8 +119,8 @@ enum status sets_open(struct sets *s, const struct spec *spec, int n_tests, uint
     s->poison = arena_array(&s->arena, uint64_t, spec->n_args);
     for (int i = 0; i < spec->n_args; i++)
         s->poison[i] = compare_poison(spec->args[i].type, rng_u64(random, 1, (uint64_t)i));
-    /* As float32 one half lies in [2, 3) and the other in (-3, -2], so that no common function leaves both as they are:
-     * an answer that runs over the end often reads, computes and writes back. */
+    /* As float32, one half of the guard lies in [2, 3) and the other in (-3, -2], so no common function leaves both as
+     * they are. An answer that runs over the end often reads, computes and writes back. */
     s->guard = (rng_u64(random, 2, 0) & 0x003fffff003fffffu) | 0xc000000040000000u;
     enum status st = map_all(s, n_tests, e);
     if (st != ST_OK) sets_close(s);
@@ -229,7 +231,7 @@ bool sets_guards_hold(const struct sets *s, int lane, int slot, int *arg) {
         int i = s->compared[c];
         size_t at = (size_t)s->output_at[i], hit = gap_damage(s, base, end, at);
         if (hit != SIZE_MAX) {
-            /* Nearer to the end of the one before, or to the start of this one? */
+            /* The damage belongs to the argument whose end or start is nearer. */
             *arg = c > 0 && hit - end < at - hit ? s->compared[c - 1] : i;
             return false;
         }

@@ -1,4 +1,4 @@
-/* One answer: its tests, its clock, and what is said about it. */
+/* Judges one answer: its tests, its times, and what the verdict says about it. */
 #include "verify/native/judge.h"
 
 #include <math.h>
@@ -15,40 +15,43 @@
 #include "verify/worker_constants.h"
 
 enum { ROUNDS = 7, FEW_ROUNDS = 3, LONE_ROUNDS = 5 };
-/* A timed request takes at least this long, so that the messages around it, and waking the threads that slept during
- * the other side's turn, are a small part. */
+/* A timed request takes at least this long. So the messages around it, and waking the threads that slept during the
+ * other side's turn, are a small part of it. */
 static const double request_s = 2e-3;
-/* The number of calls per request is estimated from this many, or from twice the time of a request: a single short one
- * is mostly the waking of threads. */
+/* The number of calls in a request is estimated from this many calls, or from twice the time of a request. A single
+ * short call mostly shows how long the waking of threads takes. */
 enum { WARM_CALLS = 8 };
 /* A ratio above this is measured again, in a fresh process, before it counts. */
 static const double believable_ratio = 10;
-/* An answer so slow that all rounds would take longer is timed in fewer. */
+/* When all rounds would take longer than this, because the answer is slow, it is timed in fewer rounds. */
 static const double timing_budget_s = 0.7;
-/* An answer is loaded within this time: nothing of it should run then. */
+/* An answer is loaded within this time. Nothing of it should run then. */
 static const double load_timeout_s = 3;
-/* One measurement, from loading to the last request, may take so many times what the tests together may: an answer that
- * passes those needs less. */
+/* One measurement, from loading to the last request, may take so many times what the tests together may take. An answer
+ * that passes the tests needs less. */
 static const double timed_share = 1.5;
-/* What a process may use of a processor around a request while it should stand still: its threads come to rest. */
+/* Processor time that a process may use around a request while it should stand still: its threads need some to come to
+ * rest. */
 static const double most_moved_s = 60e-6;
-/* A reference whose turns take longer than this many times what it takes when no answer lives may have been slowed down
- * by one. What is known of that is some measurements old: it is asked again only above more. First a few times: other
- * work on the machine explains most of it. */
+/* When the turns of the reference take more than most_slowed times what it takes while no answer lives, an answer may
+ * have slowed it down. The known value is some measurements old, so the reference is asked again only when its turns
+ * take more than most_suspect times that. It is asked a few times at first: other work on the machine explains most
+ * differences. */
 static const double most_slowed = 1.1, most_suspect = 1.25;
 enum { FEW_ALONE = 3 };
-/* Of an interval this wide, high over low, means count in the place of medians: slow requests do. The answer is
- * unsteady where its times also spread by this many times the square of what the reference's do in the same turns (a
- * machine that is busy with something else spreads both), and the clock was held for so long. */
+/* When the interval of a ratio is this wide, its upper end over its lower one, means count in the place of medians,
+ * because the cause is slow requests. The answer is unsteady when two more things hold. Its times spread by at least
+ * most_spread times the square of the spread that the reference's times have in the same turns: a machine that is busy
+ * with something else spreads both. And its slow requests took at least held_s more in all. */
 static const double widest_interval = 4, most_spread = 4, held_s = 0.05;
-/* A ratio above least_gain is compared with requests of one call each, in which an answer cannot work on the inputs of
- * several calls at once, where the reference's calls take long enough for that: what such a request costs beside its
- * call (threads that wake up) is known to lone_slack_s. */
+/* A ratio above least_gain is compared with the ratio in requests of one call each, in which an answer cannot work on
+ * the inputs of several calls at once. This is done where the reference's calls are long enough: what such a request
+ * costs beside its call (threads that wake up) is known to within lone_slack_s. */
 static const double least_gain = 1.15, lone_slack_s = 60e-6;
 
 /* ---- messages ---- */
 
-/* "out[2][3]" for element 1 of argument a; the flat index when that would not fit. */
+/* Writes "out[2][3]" for an element of argument a, or its flat index when that would not fit. */
 static void element_name(const struct arg *a, int64_t index, char *text, size_t size) {
     int64_t at[8];
     for (int d = a->nd - 1; d >= 0; d--) {
@@ -92,7 +95,7 @@ static void first_line(char *text) {
         if ((unsigned char)*p < 32) *p = ' ';
 }
 
-/* How a runner that went away went, from its wait status and what it last said. */
+/* Turns a dead runner's wait status and last message into a verdict. */
 static void judge_death(struct verdict *v, struct candidate *c, const char *where) {
     enum wire_fault fault = c->fault;
     int sig, code;
@@ -124,7 +127,7 @@ static void judge_death(struct verdict *v, struct candidate *c, const char *wher
     }
 }
 
-/* Turns a call that did not come back well into a verdict, and ends the candidate. */
+/* Turns a call that has failed into a verdict, and ends the candidate. */
 static void judge_call(struct verdict *v, struct candidate *c, enum call_result r, const char *where, double waited_s) {
     switch (r) {
     case CALL_DONE: return;
@@ -148,23 +151,24 @@ static void judge_call(struct verdict *v, struct candidate *c, enum call_result 
 struct native_run {
     struct native_judge *j;
     struct reference *ref;
-    struct compile_batch *beside; /* compilers that may run at the same time; NULL: none */
+    struct compile_batch *beside; /* Compilers that may run at the same time. NULL: there are none. */
     struct verdict *out;
-    struct judge_timed *timed; /* once its tests are behind it */
-    int lane;                  /* of the reference's sets */
+    struct judge_timed *timed; /* Set once the answer's tests are over. */
+    int lane;                  /* The lane of the reference's sets that it uses. */
     struct candidate c;
     bool prepared[SETS_PARAM_SETS];
-    double deadline_since_s; /* the tests' time is counted from here */
-    int64_t fastest_ns;      /* of the correctness calls */
-    int64_t empty_ns;        /* the time of an empty request */
-    double left_s;           /* of the time that a measurement may take of the answer's doing */
-    int count;               /* calls in a timed request; 0: decided, no more to time */
-    double call_s;           /* the time of a call, as estimated */
-    int window;              /* its own timed sets: the first of them, then of its rounds */
-    double mine[ROUNDS];     /* as measured */
+    double deadline_since_s; /* The time that the tests may take is counted from here. */
+    int64_t fastest_ns;      /* The shortest time of the correctness calls. */
+    int64_t empty_ns;        /* The time of an empty request. */
+    double left_s;           /* What is left of the time that a measurement may take of the answer's doing. */
+    int count;           /* How many calls a timed request has. 0: the verdict is decided, and nothing more is timed. */
+    double call_s;       /* The estimated time of a call. */
+    int window;          /* The first of its own timed sets; later the first set of its rounds. */
+    double mine[ROUNDS]; /* The times as measured. */
 };
 
-/* Starts the candidate, twice when the jail does not come up. False: decided, the candidate is gone. */
+/* Starts the candidate, a second time when the jail does not come up. False: the verdict is decided, and the candidate
+ * has ended. */
 static bool start_answer(struct native_run *r, const struct compile_job *job) {
     struct verdict *out = r->out;
     struct native_judge *j = r->j;
@@ -200,8 +204,8 @@ static bool start_answer(struct native_run *r, const struct compile_job *job) {
     return result == CALL_DONE;
 }
 
-/* One request within the time that the tests have left. While compilers run beside it an answer has a part of the
- * processors only: that time is not counted. */
+/* Makes one request within the time that the tests have left. While compilers run beside it, an answer has only a part
+ * of the processors, so that time is not counted. */
 static enum call_result call_in_time(struct native_run *r, enum wire_op op, int param_set, int64_t *ns) {
     bool asked = false;
     for (;;) {
@@ -215,7 +219,7 @@ static enum call_result call_in_time(struct native_run *r, enum wire_op op, int 
     }
 }
 
-/* Runs prepare() for a parameter set the first time it is needed. */
+/* Runs prepare() for a parameter set, the first time that it is needed. */
 static bool prepare(struct native_run *r, int param_set) {
     struct verdict *out = r->out;
     if (!r->c.has_prepare || r->prepared[param_set]) return true;
@@ -228,7 +232,8 @@ static bool prepare(struct native_run *r, int param_set) {
     return true;
 }
 
-/* Looks at one slot after a call: guards first, since damage there explains the rest. True: as it should be. */
+/* Looks at one slot after a call. The guards come first, since damage there explains the rest. Returns whether
+ * everything is as it should be. */
 static bool check_slot(struct native_run *r, int slot, int set, const char *where) {
     struct verdict *out = r->out;
     const struct sets *s = &r->ref->sets;
@@ -248,8 +253,8 @@ static bool check_slot(struct native_run *r, int slot, int set, const char *wher
     return false;
 }
 
-/* One call on a correctness set, looked at while the answer stands still. False: it did not come back, and is gone;
- * else *passed says whether the outputs are right. */
+/* Makes one call on a correctness set, and looks at it while the answer stands still. False: the call did not come
+ * back, and the candidate has ended. Else *passed says whether the outputs are right. */
 static bool run_test(struct native_run *r, int t, const char *where, bool *passed) {
     int64_t ns = 0;
     int param_set = r->ref->sets.info[t].param_set;
@@ -265,7 +270,8 @@ static bool run_test(struct native_run *r, int t, const char *where, bool *passe
     return true;
 }
 
-/* All correctness sets, whichever fail; only the first failure is told. True: all passed and the candidate lives. */
+/* Runs all correctness sets, whichever of them fail. The verdict tells of the first failure. Returns whether all have
+ * passed and the candidate lives. */
 static bool run_tests(struct native_run *r) {
     struct verdict *out = r->out;
     struct verdict first = {0};
@@ -293,12 +299,13 @@ static bool run_tests(struct native_run *r) {
 
 /* ---- times ---- */
 
-/* An idle machine needs 7 to 15 us for a request without calls. The answer's process is the one that replies, so what
- * it needs for that is believed up to here only: one per cent of a timed request. */
+/* An idle machine needs 7 to 15 us for a request without calls. The answer's process is the one that replies. So it is
+ * believed only up to this limit, which is one per cent of a timed request. */
 static const int64_t most_empty_ns = 20000;
 static const double most_empty_share = 0.01;
 
-/* One request of a measurement, within what is left for all of them. False: decided, it is gone. */
+/* Makes one request of a measurement, within what is left of the time for all of them. False: the verdict is decided,
+ * and the candidate has ended. */
 static bool measured_call(struct native_run *r, int count, const char *where, int64_t *ns) {
     const double limit_s = fmin(r->left_s, r->j->o->run_timeout_s);
     enum call_result result = candidate_call(&r->c, WIRE_CALL, count, 0, fmax(limit_s, 0), ns);
@@ -307,7 +314,8 @@ static bool measured_call(struct native_run *r, int count, const char *where, in
     return result == CALL_DONE;
 }
 
-/* The time of an empty request, to be taken off. Smallest of a few: a larger one is somebody else's noise. */
+/* Finds the time of an empty request, which is taken off the others. It is the smallest of a few, because a larger one
+ * is noise from somebody else. */
 static bool empty_request(struct native_run *r) {
     r->empty_ns = most_empty_ns;
     for (int i = 0; i < 5; i++) {
@@ -318,24 +326,25 @@ static bool empty_request(struct native_run *r) {
     return true;
 }
 
-/* Timed sets for one answer. Those that are alive at once have sets of their own each: what one knows of its inputs, or
- * has computed, and tells another through whatever they share (the processor's caches, futexes on their inputs), is of
- * no use to that. */
+/* How many timed sets one answer gets. Answers that are alive at once have sets of their own. So what an answer knows
+ * about its inputs, or has computed, is of no use to another one, whatever they share (the processor's caches, futexes
+ * on their inputs). */
 static int sets_of_one(const struct native_judge *j, const struct reference *ref) {
     const int share = reference_timed_capacity(j->references, ref) / SETS_LANES;
     return share > ROUNDS + 1 ? share : ROUNDS + 1;
 }
 
-/* The most calls in a request, so that its sets suffice for all rounds. */
+/* The most calls that a request may have, so that the answer's sets suffice for all rounds. */
 static int request_limit(const struct native_judge *j, const struct reference *ref) {
     int limit = (sets_of_one(j, ref) - LONE_ROUNDS) / (ROUNDS + 1);
     if (limit < 1) limit = 1;
     return limit < ref->sets.slots ? limit : ref->sets.slots;
 }
 
-/* One timed request on `count` fresh sets. They are written while it stands still, so that none of its threads sees
- * them before the clock runs; everything it wrote is checked while it stands still again, and it is left so: the next
- * turn is somebody else's. False: decided, it is gone. */
+/* Makes one timed request on `count` fresh sets. They are written while the candidate stands still, so that none of its
+ * threads sees them before the clock runs. Everything that it wrote is checked while it stands still again, and it
+ * stays stopped, because the next turn is somebody else's. False: the verdict is decided, and the candidate has
+ * ended. */
 static bool timed_request(struct native_run *r, int first, int count, double *seconds) {
     struct sets *s = &r->ref->sets;
     int64_t ns = 0;
@@ -349,10 +358,11 @@ static bool timed_request(struct native_run *r, int first, int count, double *se
         candidate_end(&r->c, NULL, NULL, NULL, 0);
         return false;
     }
-    /* What it did since its last turn, and behind this reply while its outputs were looked at, is its time too. */
+    /* Time also counts that the candidate used since its last turn, and behind this reply while its outputs were looked
+     * at. */
     ns += (int64_t)(fmax(candidate_moved_s(&r->c) - most_moved_s, 0) * 1e9);
-    /* Of a request that could have had more calls, and is short because they were slow when their number was decided,
-     * next to nothing is taken off. At least a nanosecond per call: a ratio of anything is then defined. */
+    /* Next to nothing is taken off a request that could have had more calls, and is short because calls were slow when
+     * their number was decided. What stays is at least a nanosecond a call, so that a ratio is always defined. */
     const bool full = count >= request_limit(r->j, r->ref);
     const double off_ns = full ? (double)r->empty_ns : fmin((double)r->empty_ns, most_empty_share * (double)ns);
     *seconds = fmax((double)ns - off_ns, (double)count) * 1e-9 / count;
@@ -363,15 +373,15 @@ static int calls_per_request(double seconds_per_call, int limit) {
     return (int)fmin(fmax(ceil(request_s / seconds_per_call), 1), limit);
 }
 
-/* Sets for the estimates. */
+/* How many sets the estimates use. */
 static int warm_window(int limit) { return limit < WARM_CALLS ? limit : WARM_CALLS; }
 
-/* Calls to estimate from, when one takes about that long. */
+/* How many calls an estimate is made from, when one takes about so long. */
 static int warm_calls(double seconds_per_call, int limit) {
     return calls_per_request(seconds_per_call / 2, warm_window(limit));
 }
 
-/* First estimate of the time of one eager call. */
+/* Makes a first estimate of the time of one eager call. */
 static enum status estimate_eager(struct references *refs, struct reference *ref, struct err *e) {
     if (ref->eager_s > 0) return ST_OK;
     TRY(reference_time(refs, ref, 0, 1, ref->n_timed, 0, &ref->eager_s, e));
@@ -382,10 +392,10 @@ static enum status estimate_eager(struct references *refs, struct reference *ref
     return ST_OK;
 }
 
-/* How long a call takes, and with it how many go into a request. */
+/* Finds how long a call takes, and from that how many calls go into a request. */
 static enum status warm_up(struct native_run *r, int *next_set, struct err *e) {
     if (!empty_request(r)) return ST_OK;
-    candidate_moved_s(&r->c); /* in its tests nobody's time was taken */
+    candidate_moved_s(&r->c); /* During the tests nobody's time was taken. */
     int limit = request_limit(r->j, r->ref);
     int calls = warm_calls(fmax((double)(r->fastest_ns - r->empty_ns), 1000) * 1e-9, limit);
     r->window = *next_set;
@@ -395,7 +405,7 @@ static enum status warm_up(struct native_run *r, int *next_set, struct err *e) {
     return ST_OK;
 }
 
-/* The largest value over the smallest. */
+/* The largest value over the smallest one. */
 static double spread(const double *x, int n) { return timing_quantile(x, n, 1) / timing_quantile(x, n, 0); }
 
 static void note_times(struct native_run *r, const double *eager, int rounds) {
@@ -413,8 +423,8 @@ static void note_times(struct native_run *r, const double *eager, int rounds) {
     out->kernel_ms = timing_centre(r->mine, rounds, wide ? 0 : 0.5) * 1e3;
 }
 
-/* The sets that timing will probably want, made while compilers keep the other processors busy. Trouble comes up again
- * when they are used. */
+/* Makes the sets that timing will probably want, while compilers keep the other processors busy. If this fails, the
+ * trouble comes up again when the sets are used. */
 static void make_sets_early(struct native_run *r) {
     struct err ignored = {0};
     double call_s = fmax((double)r->fastest_ns, 1000) * 1e-9;
@@ -429,13 +439,13 @@ static void refuse_times(struct verdict *v, enum outcome o) {
     v->speedup = v->speedup_low = v->speedup_high = v->eager_ms = v->kernel_ms = 0;
 }
 
-/* Whether requests of one call each are to decide about this answer, too. */
+/* Returns whether requests of one call each have a say about this answer, too. */
 static bool wants_lone(const struct native_run *r) {
     return r->count > 1 && r->out->speedup > least_gain && r->ref->eager_s > 2 * lone_slack_s;
 }
 
-/* Rounds of one call each, in which an answer cannot read weights once for the calls of a request, or do the work of
- * all in the first. Where its ratio is more than they explain, theirs counts. */
+/* Makes rounds of one call each. In these an answer cannot read weights once for all calls of a request, or do the work
+ * of all calls in the first one. Where the answer's ratio is higher than these rounds explain, their ratio counts. */
 static enum status take_lone_turns(struct native_judge *j, struct reference *ref, struct native_run *const *runs, int n,
                                    int *next_set, struct err *e) {
     double eager[LONE_ROUNDS], mine[SETS_LANES][LONE_ROUNDS];
@@ -478,16 +488,17 @@ static enum status take_lone_turns(struct native_judge *j, struct reference *ref
     return ST_OK;
 }
 
-/* Rounds in which eager and then each candidate has its turn, on sets of its own that begin at *next_set, which is
- * moved behind them: what is still staged from another candidate's turn, and what another has computed, never comes up
- * again. The candidates' order turns, so that each is equally far from eager on average. */
+/* Makes rounds in which eager PyTorch has its turn first and then each candidate, on sets of its own. These begin at
+ * *next_set, which is moved behind them. So what is still staged from another candidate's turn, and what another one
+ * has computed, never comes up again. The order of the candidates rotates, so that on average each is equally far from
+ * eager PyTorch. */
 static enum status take_turns(struct native_judge *j, struct reference *ref, struct native_run *const *runs, int n,
                               int *next_set, struct err *e) {
     struct references *refs = j->references;
     double eager[ROUNDS], longest_s = 0;
     for (int k = 0; k < n; k++) longest_s = fmax(longest_s, runs[k]->call_s * runs[k]->count);
     if (n == 0) return ST_OK;
-    /* Few rounds for an answer that is slow, but never just one: that has no interval. */
+    /* A slow answer gets few rounds, but more than one: one round has no interval. */
     const int rounds = longest_s * ROUNDS > timing_budget_s ? FEW_ROUNDS : ROUNDS, base = *next_set;
     for (int k = 0; k < n; k++) {
         runs[k]->window = *next_set;
@@ -511,8 +522,8 @@ static enum status take_turns(struct native_judge *j, struct reference *ref, str
     return take_lone_turns(j, ref, runs, n, next_set, e);
 }
 
-/* Times candidates that are up and correct, all of one problem. Those with short calls share eager's turns; one that
- * needs longer would keep the others waiting, and has its own. */
+/* Times candidates that are up and correct, all of one problem. Those with short calls share the turns of eager
+ * PyTorch. A candidate that needs longer would keep the others waiting, and has turns of its own. */
 static enum status measure(struct native_judge *j, struct reference *ref, struct native_run *runs, int n,
                            struct err *e) {
     struct native_run *together[SETS_LANES] = {0};
@@ -531,26 +542,27 @@ static enum status measure(struct native_judge *j, struct reference *ref, struct
 
 static bool is_timed(const struct verdict *v) { return v->outcome == OUTCOME_CORRECT && v->speedup > 0; }
 
-/* What one of five calls of the reference alone takes longer than: the noise of the machine is in it. */
+/* One in five calls of the reference alone takes longer than this. So the noise of the machine is in it. */
 static double usual_s(const struct reference *ref) { return timing_quantile(ref->alone, ref->n_alone, 0.8); }
 
-/* Whether one of these had a reference that took more than so many times what it takes alone. */
+/* Returns whether the reference took more than so many times what it takes alone, beside any of these answers. */
 static bool any_slower(const struct native_run *runs, int n, double times, const struct reference *ref) {
     bool any = false;
     for (int k = 0; k < n; k++) any |= is_timed(runs[k].out) && runs[k].out->eager_ms * 1e-3 > times * usual_s(ref);
     return any;
 }
 
-/* One more time of a call of the reference alone; the oldest makes room. */
+/* Notes one more time of a call of the reference alone. The oldest one makes room. */
 static void note_alone(struct reference *ref, double call_s) {
     if (ref->n_alone == REFERENCE_ALONE) memmove(ref->alone, ref->alone + 1, (REFERENCE_ALONE - 1) * sizeof call_s);
     ref->n_alone -= ref->n_alone == REFERENCE_ALONE;
     ref->alone[ref->n_alone++] = call_s;
 }
 
-/* An answer stands still in the reference's turns, but the kernel may be at work for it: timers, queues, what it does
- * about memory. So the reference is timed with none alive: once for a problem, and again where its turns took longer
- * than that. What it takes alone counts then, unless a second measurement shows that it was somebody else's doing. */
+/* Times the reference while no answer lives. An answer stands still in the reference's turns, but the kernel may still
+ * work for it: timers, queues, what it does about memory. So the reference is timed alone once for a problem, and again
+ * when its turns took longer than that. What it takes alone counts then, unless a second measurement shows that
+ * somebody else was the cause. */
 static enum status control(struct native_judge *j, struct reference *ref, struct native_run *runs, int n,
                            struct err *e) {
     const int filled = ref->n_timed;
@@ -560,7 +572,7 @@ static enum status control(struct native_judge *j, struct reference *ref, struct
     if (turns_s == 0) return ST_OK;
     const bool known = ref->n_alone > 0;
     if (known && !any_slower(runs, n, most_suspect, ref)) {
-        /* Nobody makes it faster than it is: then what is known of it is old. */
+        /* No answer can make the reference faster than it is. So what is known about it is old. */
         if (turns_s < timing_quantile(ref->alone, ref->n_alone, 0.2)) note_alone(ref, turns_s);
         return ST_OK;
     }
@@ -588,10 +600,12 @@ static enum status control(struct native_judge *j, struct reference *ref, struct
 static void measure_all(struct native_judge *j, struct reference *ref, struct native_run *runs, int n) {
     struct err e = {0};
     enum status st = measure(j, ref, runs, n, &e);
-    for (int k = 0; k < n; k++) candidate_end(&runs[k].c, NULL, NULL, NULL, 0); /* nothing when it has ended already */
+    /* Does nothing to those that have ended already. */
+    for (int k = 0; k < n; k++) candidate_end(&runs[k].c, NULL, NULL, NULL, 0);
     const bool measured = st == ST_OK;
     if (measured) st = control(j, ref, runs, n, &e);
-    /* Only those that neither have their times nor failed by themselves; times without a control are none. */
+    /* Only those that neither have their times nor have failed by themselves. Times without this control do not
+     * count. */
     for (int k = 0; k < n && st != ST_OK; k++)
         if (runs[k].out->outcome == OUTCOME_CORRECT && (measured || !(runs[k].out->speedup > 0)))
             verdict_of_trouble(runs[k].out, st, &e);
@@ -603,19 +617,21 @@ static void quiet(const struct native_judge *j, bool on) {
 
 /* ---- entry points ---- */
 
-/* Answers that may be alive at once: what they may use together must be there, and timed sets for each. */
+/* How many answers may run at once. There must be room for the memory that they may use together, and timed sets for
+ * each. */
 static int lanes(const struct native_judge *j, const struct reference *ref) {
     int64_t free_bytes = (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
     int64_t most = ref->has_sets ? reference_timed_capacity(j->references, ref) / sets_of_one(j, ref) : 1;
     return (int)i64_max(1, i64_min(i64_min(SETS_LANES, most), free_bytes / 2 / j->o->memory_bytes));
 }
 
-/* At most SETS_LANES of judge_timing(). */
+/* Times some answers of judge_timing(), at most SETS_LANES. */
 static enum status time_some(struct native_judge *j, struct reference *ref, struct judge_timed *timed, int n,
                              struct err *e) {
     struct native_run runs[SETS_LANES];
     int up = 0;
-    TRY(reference_make_tests(j->references, ref, e)); /* its sets may have been dropped meanwhile */
+    /* The problem's sets may have been dropped meanwhile. */
+    TRY(reference_make_tests(j->references, ref, e));
     TRY(sets_open_lanes(&ref->sets, n, e));
     for (int k = 0; k < n; k++) {
         struct native_run *r = &runs[up];
@@ -629,7 +645,7 @@ static enum status time_some(struct native_judge *j, struct reference *ref, stru
                                  .fastest_ns = timed[k].fastest_ns};
         r->out->prepare_ms = 0;
         sets_wipe(&ref->sets, k);
-        /* A first call starts the answer's threads; it is checked like any other. */
+        /* A first call starts the answer's threads. It is checked like any other call. */
         if (!start_answer(r, timed[k].job) || !run_test(r, 0, "in a second process", &passed)) continue;
         r->left_s = timed_share * j->o->run_timeout_s - (clock_now_s() - r->deadline_since_s);
         if (passed) {
@@ -643,7 +659,7 @@ static enum status time_some(struct native_judge *j, struct reference *ref, stru
     return ST_OK;
 }
 
-/* Whether the reference works with no answer alive. */
+/* Returns whether the reference works while no answer lives. */
 static bool works_alone(struct native_judge *j, struct reference *ref) {
     struct err ignored = {0};
     double seconds;
@@ -653,9 +669,9 @@ static bool works_alone(struct native_judge *j, struct reference *ref) {
 
 static bool is_trouble(const struct verdict *v) { return outcome_class(v->outcome) == 'I'; }
 
-/* What is hard to believe is timed once more, in a fresh process and alone; the slower of both measurements counts.
- * Trouble of ours is not believed either: an answer that brings it about twice, while the reference works when the
- * answer is gone, has done so itself. */
+/* Times an answer once more, in a fresh process and alone, when its times are hard to believe. The slower of both
+ * measurements counts. Trouble of ours is doubted, too: an answer that brings it about twice, while the reference works
+ * once the answer is gone, is itself the cause. */
 static void doubt(struct native_judge *j, struct reference *ref, struct judge_timed *t) {
     const struct verdict before = *t->out;
     const bool spoilt = is_trouble(&before), erratic = t->erratic, slowed = t->slowed;
@@ -686,7 +702,7 @@ static void doubt(struct native_judge *j, struct reference *ref, struct judge_ti
         *t->out = before;
         t->out->remeasured = true;
     } else if (slowed && !t->slowed && t->out->outcome == OUTCOME_CORRECT && t->out->speedup > believable_ratio) {
-        doubt(j, ref, t); /* the first measurement did not count: this one is the only one so far */
+        doubt(j, ref, t); /* The first measurement did not count, so this one is the only one so far. */
     }
 }
 
@@ -727,7 +743,7 @@ bool judge_tests(struct native_judge *j, struct reference *ref, const struct com
 void judge_timing(struct native_judge *j, struct reference *ref, struct judge_timed *timed, int n) {
     int at_once = lanes(j, ref), parts = (n + at_once - 1) / at_once;
     for (int p = 0, from = 0; p < parts; p++) {
-        int m = (n - from) / (parts - p); /* parts of about the same size */
+        int m = (n - from) / (parts - p); /* Parts of about the same size. */
         struct err e = {0};
         double t0 = clock_now_s();
         enum status st = time_some(j, ref, timed + from, m, &e);

@@ -11,11 +11,12 @@
 #include "verify/timing.h"
 #include "verify/worker_constants.h"
 
-/* A problem that needs longer than this on this machine is no use for training. */
+/* A problem that needs longer than this on this machine is of no use for training. */
 static const double load_timeout_s = 120, fill_timeout_s = 120, time_timeout_s = 60;
-/* Kept at once; the least recently used beyond that is dropped (its interface stays). In bytes that is a share of the
- * machine's memory within limits. Timed sets, which are made large so that caches do not hold them, are wanted while
- * the answers to one problem are timed, and are made again in a moment: less of them is kept. */
+/* So many problems keep their sets at once. Beyond that, the sets of the least recently used one are dropped; its
+ * interface stays. Counted in bytes, the limit is a share of the machine's memory, with a lower and an upper bound.
+ * Timed sets are large, so that caches do not hold them. They are wanted only while the answers to one problem are
+ * timed, and are made again in a moment. So less of them is kept. */
 enum { MAX_WITH_SETS = 64, MEMORY_SHARE = 48 };
 static const int64_t least_kept_bytes = (int64_t)512 << 20, most_kept_bytes = (int64_t)2 << 30;
 static const size_t most_timed_bytes = (size_t)256 << 20;
@@ -39,7 +40,7 @@ static void drop_sets(struct references *r, struct reference *p) {
         json_t *reply = NULL;
         struct err ignored = {0};
         str_addf(&q, "{\"op\":\"drop\",\"problem\":%d}", p->id);
-        /* A worker that is lost has dropped it too. */
+        /* A worker that was lost has dropped it, too. */
         if (refworker_call(r->worker, &q, -1, load_timeout_s, &reply, &ignored) != ST_OK) log_debug("%s", ignored.msg);
         json_decref(reply);
     }
@@ -73,7 +74,8 @@ static void forget_timed(struct references *r, struct reference *p) {
     p->n_timed = 0;
 }
 
-/* Of all problems but `keep`: the one used longest ago that has timed sets, and that has sets at all; NULL: none. */
+/* Among all problems but `keep`: the one that was used longest ago and has timed sets, and the one that was used
+ * longest ago and has sets at all. NULL: there is none. */
 struct kept {
     struct reference *timed, *any;
     size_t timed_bytes, bytes;
@@ -113,8 +115,8 @@ static void evict(struct references *r, const struct reference *keep) {
 /* ---- requests ---- */
 
 static uint64_t secret(const struct reference *p, uint64_t stream, uint64_t i) {
-    /* An answer sees what is drawn from some of these, and must not find the others. 63 bits: positive in JSON and in
-     * PyTorch. */
+    /* An answer sees what is drawn from some of these numbers, and must not find the others. They have 63 bits, so that
+     * they are positive in JSON and in PyTorch. */
     return hmac_u64(p->seed, "set", i, &stream, sizeof stream) >> 1;
 }
 
@@ -159,7 +161,8 @@ static enum status attach(struct references *r, struct reference *p, struct err 
     js_put_i64(&q, "problem", p->id);
     js_put_i64(&q, "bytes", (int64_t)s->master_bytes);
     js_put_bool(&q, "families", !r->single_input);
-    js_put_i64(&q, "seed", (int64_t)secret(p, 9, 0)); /* for inputs on which it tries what they tell */
+    /* The seed of inputs on which the worker tries how much they tell. */
+    js_put_i64(&q, "seed", (int64_t)secret(p, 9, 0));
     js_begin(&q, "layout", '{');
     js_put_i64(&q, "param_base", 0);
     js_put_i64(&q, "param_stride", (int64_t)s->param_stride);
@@ -178,15 +181,15 @@ static enum status attach(struct references *r, struct reference *p, struct err 
     return ST_OK;
 }
 
-/* Makes the worker know the problem (again), and its memory when there is any. */
+/* Makes the worker know the problem, again if need be, and its memory when there is any. */
 static enum status connect_once(struct references *r, struct reference *p, struct err *e) {
     if (p->loaded_generation != r->worker->generation) TRY(load(r, p, e));
     if (p->has_sets && p->attached_generation != r->worker->generation) TRY(attach(r, p, e));
     return ST_OK;
 }
 
-/* One request, with the worker restarted and everything said again when it was lost the first time. q NULL: only
- * connect. */
+/* Makes one request. When the worker was lost, it is restarted, everything is said again, and the request is made a
+ * second time. q NULL: only connects. */
 static enum status ask(struct references *r, struct reference *p, const struct str *q, double timeout_s, json_t **reply,
                        struct err *e) {
     enum status st = ST_OK;
@@ -201,10 +204,11 @@ static enum status ask(struct references *r, struct reference *p, const struct s
     return st;
 }
 
-/* ST_PARSE: the worker described something outside the ABI; that is the problem's doing as well. */
+/* ST_PARSE: the worker has described something outside of the ABI, which is the problem's doing as well. */
 static bool is_fault(enum status st) { return st == ST_INVALID || st == ST_PARSE; }
 
-/* For the verifier's life: only with nothing of an answer's alive, and after a second look. */
+/* Marks the problem as broken for the verifier's life. This is done only while nothing of an answer lives, and after a
+ * second look. */
 static enum status mark_broken(struct reference *p, enum status st, const struct err *e) {
     if (!is_fault(st)) return st;
     p->broken = true;
@@ -212,8 +216,8 @@ static enum status mark_broken(struct reference *p, enum status st, const struct
     return ST_INVALID;
 }
 
-/* Loads the problem and, where it has memory, attaches that. What it holds for other problems, or has been through with
- * them, may be what a worker fails for: a problem that is at fault fails in a new one, too. */
+/* Loads the problem and, where it has memory, attaches that. A worker may fail because of what it holds for other
+ * problems, or has been through with them. A problem that is at fault fails in a new worker, too. */
 static enum status connect(struct references *r, struct reference *p, struct err *e) {
     enum status st = ask(r, p, NULL, 0, NULL, e);
     if (!is_fault(st)) return st;
@@ -251,8 +255,8 @@ struct input_kind {
     const char *family;
     int param_set;
 };
-/* Shipped and touched inputs go with the parameters as initialised, the others with disturbed ones. What timed sets may
- * be of goes with both where it is the only thing that tells. */
+/* Shipped and touched inputs go with the parameters as initialised, the others with disturbed ones. In a blind problem
+ * scaled inputs go with both, because only they tell. */
 static const struct input_kind
     pattern[] = {{FAMILY_SHIPPED, 0}, {FAMILY_SIGNED, 1}, {FAMILY_TOUCHED, 0}, {FAMILY_SCALED, 1}, {FAMILY_SIGNED, 1}},
     blind_pattern[] = {
@@ -263,14 +267,14 @@ struct wanted {
     const char *family;
     uint64_t seed;
     int param_set;
-    bool usable; /* out */
+    bool usable; /* A result. */
 };
 
 static struct wanted wanted(int set, struct input_kind kind, uint64_t seed) {
     return (struct wanted){.set = set, .family = kind.family, .seed = seed, .param_set = kind.param_set};
 }
 
-/* What is known of a family; NULL of one that timed sets are never of. */
+/* What is known about a family. NULL for families of which no timed set is. */
 static struct family_seen *seen(struct reference *p, const struct wanted *w) {
     if (w->param_set != 0) return NULL;
     if (strcmp(w->family, FAMILY_SHIPPED) == 0) return &p->shipped;
@@ -278,13 +282,14 @@ static struct family_seen *seen(struct reference *p, const struct wanted *w) {
     return strcmp(w->family, FAMILY_TOUCHED) == 0 ? &p->touched : &p->scaled;
 }
 
-/* Where the reference is off by more elsewhere, it may be here as well; an output's usual size is its family's own. */
+/* Widens limit a by limit b. Where the reference is off by more on other inputs, it may be so on these as well. The
+ * usual size of an output belongs to its family, and stays. */
 static void widen(struct compare_limit *a, const struct compare_limit *b) {
     a->noise = fmax(a->noise, b->noise);
     a->floor = fmax(a->floor, b->floor);
 }
 
-/* One set's limits from the reply, one of each compared argument. */
+/* Reads one set's limits from the reply, one for each compared argument. */
 static bool read_limits(const json_t *one, struct compare_limit *limits, int n) {
     const json_t *list = json_object_get(one, "limits");
     if (json_array_size(list) != (size_t)n) return false;
@@ -298,7 +303,7 @@ static bool read_limits(const json_t *one, struct compare_limit *limits, int n) 
     return true;
 }
 
-/* Takes one set's reply; limits has room for one of each compared argument. */
+/* Takes over one set's reply. limits has room for one entry for each compared argument. */
 static enum status take(struct reference *p, struct wanted *w, const json_t *one, bool with_noise,
                         struct compare_limit *limits, struct err *e) {
     const int n = p->sets.n_compared;
@@ -375,9 +380,10 @@ enum status reference_make_tests(struct references *r, struct reference *p, stru
         if (st != ST_OK) return mark_broken(p, st, e);
         p->has_sets = true;
         evict(r, p);
-        st = connect(r, p, e); /* attaches: the worker writes the parameters */
+        /* This attaches the memory, so the worker writes the parameters. */
+        st = connect(r, p, e);
         if (st != ST_OK) {
-            drop_sets(r, p); /* they lack what comes below; the next call begins anew */
+            drop_sets(r, p); /* The sets lack what comes below. The next call begins anew. */
             return mark_broken(p, st, e);
         }
         sets_stage_params(&p->sets);
@@ -409,7 +415,7 @@ enum status reference_make_timed(struct references *r, struct reference *p, int 
     enum { CHUNK = 64 };
     struct wanted w[CHUNK];
     if (p->n_timed == 0 && n > 0 && !r->single_input && !p->scaled.usable) {
-        /* The tests' signed inputs met other parameters. The set is filled again below. */
+        /* The signed inputs of the tests were run on other parameters. The set is filled again below. */
         w[0] = wanted(reference_timed_set(r, 0), (struct input_kind){FAMILY_SIGNED, 0}, secret(p, 10, 0));
         TRY(fill(r, p, w, 1, true, e));
     }

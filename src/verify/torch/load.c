@@ -102,7 +102,7 @@ bool run_load(struct torch_answer *r, const char *code, bool is_answer) {
         bool sent = builds < MOST_BUILDS && left > 0 && run_serve_build(r, reply, left);
         json_decref(reply);
         reply = NULL;
-        if (!r->process.up) return false; /* a verdict is there */
+        if (!r->process.up) return false; /* The verdict is there. */
         left = t0 + timeout_s - clock_now_s();
         result = !sent ? MODRUN_LATE : modrun_receive(&r->process.run, left > 0.1 ? left : 0.1, &reply);
     }

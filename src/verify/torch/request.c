@@ -53,7 +53,7 @@ bool run_request(struct torch_answer *r, struct str *q, int fd, double timeout_s
                               "asked for one more object to be compiled");
         r->deadline_s += clock_now_s() - begun;
         r->out->compile_s += clock_now_s() - begun;
-        if (!r->process.up) return false; /* a verdict is there */
+        if (!r->process.up) return false; /* The verdict is there. */
         result = served ? modrun_go_on(&r->process.run, timeout_s, reply, ns) : MODRUN_DEAD;
     }
     return run_conclude(r, result, timeout_s, where, reply);

@@ -60,8 +60,13 @@ static inline const char *cudaGetErrorString(cudaError_t e) {
            : e == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
                                           : "emulated error";
 }
+/* KERNELRL_EMULATE_DEVICES: so many devices (1), each with a process of its own. */
+static inline int emulate_devices(void) {
+    const char *n = getenv("KERNELRL_EMULATE_DEVICES");
+    return n ? (int)strtol(n, NULL, 10) : 1;
+}
 static inline cudaError_t cudaGetDeviceCount(int *n) {
-    *n = !emulate_fault("none") && !emulate_fault("driver");
+    *n = emulate_fault("none") || emulate_fault("driver") ? 0 : emulate_devices();
     return emulate_end(*n ? cudaSuccess : emulate_fault("none") ? cudaErrorNoDevice : cudaErrorInsufficientDriver);
 }
 static inline cudaError_t cudaDriverGetVersion(int *v) {
@@ -70,7 +75,7 @@ static inline cudaError_t cudaDriverGetVersion(int *v) {
 static inline cudaError_t cudaRuntimeGetVersion(int *v) { return *v = 13000, cudaSuccess; }
 static inline cudaError_t cudaSetDevice(int d) {
     if (emulate_fault("busy")) return emulate_end(cudaErrorDevicesUnavailable);
-    return emulate_end(d == 0 ? emulate_state() : cudaErrorInvalidDevice);
+    return emulate_end(d >= 0 && d < emulate_devices() ? emulate_state() : cudaErrorInvalidDevice);
 }
 static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     (void)device;

@@ -1,0 +1,407 @@
+/* kernelrl serve: models for clients of the OpenAI API. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "cli/cli.h"
+#include "cli/serve_model.h"
+#include "http/http.h"
+#include "io/args_file.h"
+#include "policy/find_model.h"
+#include "serve/serve.h"
+#include "tensor/backend.h"
+
+enum { MAX_LIST = 256 };
+
+struct list {
+    const char *item[MAX_LIST];
+    size_t n;
+};
+struct pairs {
+    struct serve_name item[MAX_LIST];
+    size_t n;
+};
+
+struct serve_command_options {
+    struct arena mem; /* the names of adapters and aliases */
+    const char *config, *model, *renderer, *device, *dtype, *host, *key_file, *adapter_dir, *access_log;
+    bool thinking, admin, no_key, metrics_open, strict_length, log_all;
+    int threads, port, max_batch, max_connections;
+    int64_t kv_memory, max_body, max_bodies;
+    double header_s, body_s, idle_s, write_s, drain_s;
+    int logprobs_mode, reasoning, embeddings;
+    struct pairs adapters, aliases;
+    struct list keys, admin_keys, hosts, origins;
+    struct serve_options serve;
+};
+
+static enum status add_text(struct list *l, const char *text, struct err *e) {
+    if (!*text || l->n == MAX_LIST) return FAIL(e, ST_USAGE, "expected up to %d texts, none empty", MAX_LIST);
+    l->item[l->n++] = text;
+    return ST_OK;
+}
+
+/* NAME=VALUE, where NAME may hold no "=". */
+static enum status add_pair(struct arena *mem, struct pairs *p, const char *text, struct err *e) {
+    const char *equals = strchr(text, '=');
+    if (!equals || equals == text || !equals[1] || p->n == MAX_LIST)
+        return FAIL(e, ST_USAGE, "expected NAME=VALUE, got \"%.200s\"", text);
+    p->item[p->n++] = (struct serve_name){arena_strndup(mem, text, (size_t)(equals - text)), equals + 1};
+    return ST_OK;
+}
+
+#define O struct serve_command_options
+static enum status take_key(void *o, const char *t, struct err *e) { return add_text(&((O *)o)->keys, t, e); }
+static enum status take_admin_key(void *o, const char *t, struct err *e) {
+    return add_text(&((O *)o)->admin_keys, t, e);
+}
+static enum status take_host(void *o, const char *t, struct err *e) { return add_text(&((O *)o)->hosts, t, e); }
+static enum status take_origin(void *o, const char *t, struct err *e) { return add_text(&((O *)o)->origins, t, e); }
+static enum status take_adapter(void *o, const char *t, struct err *e) {
+    return add_pair(&((O *)o)->mem, &((O *)o)->adapters, t, e);
+}
+static enum status take_alias(void *o, const char *t, struct err *e) {
+    return add_pair(&((O *)o)->mem, &((O *)o)->aliases, t, e);
+}
+
+static const struct args_flag flags[] = {
+    FLAG_SECTION("Model"),
+    FLAG_TEXT(O, model, "model", "MODEL", NULL,
+              "The model: a folder, a name on the Hub (ORG/NAME or ORG/NAME@REVISION), an adapter's folder, or a run, "
+              "whose checkpoints are models RUN@STEP. Clients call it by this very text."),
+    FLAG_CALL(take_adapter, "adapter", "NAME=DIR", NULL, "The adapter in that folder is a model of that name.",
+              .repeats = true),
+    FLAG_CALL(take_alias, "alias", "NAME=MODEL", NULL, "The model has that name, too.", .repeats = true),
+    FLAG_INT(O, serve.max_adapters, "max-adapters", "N", 1, 1000, "16",
+             "So many adapters are held at a time; another one takes the place of that which was used least lately."),
+    FLAG_TEXT(O, renderer, "renderer", "NAME", "the model's", "The chat format: " CHAT_STYLE_EXPECTED "."),
+    FLAG_BOOL(O, thinking, "thinking", "Without a word from the client the model is asked to think first."),
+    FLAG_CHOICE(O, reasoning, "reasoning", "WHERE", "split|inline", "split",
+                "What a model thinks in a chat stands beside the message's content, or in it."),
+    FLAG_CHOICE(O, embeddings, "embeddings", "HOW", "auto|off|mean|last", "auto",
+                "How a text's vector comes from those of its tokens; auto is what the model's folder says, or off."),
+    FLAG_CHOICE(O, logprobs_mode, "logprobs-mode", "MODE", "raw|processed", "raw",
+                "Log-probabilities are those of the model, or of the distribution that is drawn from."),
+    FLAG_SECTION("Device"),
+    FLAG_TEXT(O, device, "device", "NAME", "cpu", "The device: cpu, cuda, or cuda:N for the N-th GPU from 0.",
+              .valid = backend_device_valid, .expected = "cpu, cuda or cuda:N"),
+    FLAG_CHOICE(O, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto",
+                "Matrices are held and multiplied in it; auto is bf16 from 100 million parameters on where the device "
+                "has it."),
+    FLAG_INT(O, kv_memory, "kv-memory", "BYTES", 0, INT64_MAX, "a quarter of what is free",
+             "Keys and values may take so much memory."),
+    FLAG_INT(O, max_batch, "max-batch", "N", 0, 65536, "0, what suits the device",
+             "So many sequences are decoded together."),
+    FLAG_INT(O, threads, "threads", "N", 0, 1024, "0, all CPUs", "So many threads work for the model."),
+    FLAG_SECTION("Server"),
+    FLAG_TEXT(O, config, "config", "FILE", NULL,
+              "Flags are read from a YAML file, too: max_queue: 100, api_key: [A, B]. The command line wins."),
+    FLAG_TEXT(O, host, "host", "ADDRESS", "127.0.0.1", "The address to listen at."),
+    FLAG_INT(O, port, "port", "PORT", 0, 65535, "8000", "The port; 0 takes a free one and says which."),
+    FLAG_CALL(take_key, "api-key", "KEY", "those of KERNELRL_API_KEYS, with commas between them",
+              "Clients must show one of the keys.", .repeats = true),
+    FLAG_TEXT(O, key_file, "api-key-file", "FILE", NULL, "The file holds further keys, a line each."),
+    FLAG_BOOL(O, no_key, "insecure-no-key", "Without a key the server may listen elsewhere than on loopback."),
+    FLAG_BOOL(O, admin, "admin",
+              "Who may use the server may also load and unload adapters, pause it, and end requests of others."),
+    FLAG_CALL(take_admin_key, "admin-key", "KEY", NULL, "Who shows this key may do that.", .repeats = true),
+    FLAG_TEXT(O, adapter_dir, "adapter-dir", "DIR", NULL, "Adapters that clients load lie in this folder."),
+    FLAG_CALL(take_host, "allowed-host", "NAME", NULL,
+              "Without a key and on loopback, requests may call the server by this name, too.", .repeats = true),
+    FLAG_CALL(take_origin, "cors-origin", "URL", NULL, "Pages of this origin may call the server.", .repeats = true),
+    FLAG_BOOL(O, metrics_open, "metrics-open", "/metrics needs no key."),
+    FLAG_SECTION("Limits"),
+    FLAG_INT(O, serve.max_queue, "max-queue", "N", 1, 1000000, "1024",
+             "So many sequences may wait; further requests get 429."),
+    FLAG_FLOAT(O, serve.max_wait_s, "max-wait", "SECONDS", 0.1, 1e6, "600",
+               "A request waits so long for its first token, then gets 503."),
+    FLAG_INT(O, serve.max_len, "max-len", "N", 2, INT32_MAX, "what the model can",
+             "A prompt and its answer have so many tokens together at most."),
+    FLAG_INT(O, serve.max_n, "max-n", "N", 1, 4096, "128", "A request has so many answers to a prompt at most."),
+    FLAG_INT(O, serve.max_samples, "max-sequences", "N", 1, 65536, "4096",
+             "A request has so many prompts times answers at most."),
+    FLAG_INT(O, serve.max_logprobs, "max-logprobs", "K", 0, MAX_LOGPROBS, "20",
+             "A request gets so many log-probabilities a token at most."),
+    FLAG_BOOL(O, serve.strict_length, "strict-length",
+              "A request whose max_tokens does not fit the context is refused; otherwise its answer is shorter."),
+    FLAG_INT(O, max_body, "max-body", "BYTES", 1024, INT64_MAX, "16777216", "A request's body has so many bytes."),
+    FLAG_INT(O, max_bodies, "max-bodies", "BYTES", 1024, INT64_MAX, "268435456",
+             "All bodies that are being read have so many bytes together."),
+    FLAG_INT(O, max_connections, "max-connections", "N", 1, 1000000, "10000", "So many connections may be open."),
+    FLAG_FLOAT(O, header_s, "header-timeout", "SECONDS", 0.1, 3600, "10", "A request's head comes within this time."),
+    FLAG_FLOAT(O, body_s, "body-timeout", "SECONDS", 0.1, 3600, "60",
+               "A request's body comes within this time, and at 1 KiB a second or faster."),
+    FLAG_FLOAT(O, idle_s, "idle-timeout", "SECONDS", 0.1, 3600, "75",
+               "A connection waits so long for its next request."),
+    FLAG_FLOAT(O, write_s, "write-timeout", "SECONDS", 0.1, 3600, "60",
+               "A client that reads nothing so long is cut off."),
+    FLAG_FLOAT(O, drain_s, "drain-timeout", "SECONDS", 0, 86400, "30",
+               "After SIGTERM or Ctrl-C what is admitted may take so long; a second one ends it."),
+    FLAG_SECTION("Log"),
+    FLAG_TEXT(O, access_log, "access-log", "FILE", "standard error",
+              "A JSON line a request goes to this file; \"off\": none is written."),
+    FLAG_BOOL(O, log_all, "log-all", "/health and /metrics are in it, too."),
+};
+#undef O
+
+const struct args_command serve_command = {
+    .name = "serve",
+    .usage = "--model MODEL [FLAG]...",
+    .about = "Serves a model and its adapters to clients of the OpenAI API.",
+    .flags = flags,
+    .n_flags = ARRAY_LEN(flags),
+    .notes = "POST /v1/completions, /v1/chat/completions, /v1/embeddings; GET /v1/models, /health, /metrics; "
+             "docs/serving.md has the others.",
+};
+
+/* ---- keys ---------------------------------------------------------------------------------------------------------*/
+
+/* Adds the parts of a text between separators; the text is cut up. */
+static enum status add_parts(struct list *l, char *text, const char *separators, struct err *e) {
+    char *rest = NULL;
+    for (char *p = strtok_r(text, separators, &rest); p; p = strtok_r(NULL, separators, &rest)) {
+        while (*p == ' ') p++;
+        size_t n = strlen(p);
+        while (n > 0 && (p[n - 1] == ' ' || p[n - 1] == '\r')) p[--n] = 0;
+        if (n > 0) TRY(add_text(l, p, e));
+    }
+    return ST_OK;
+}
+
+/* *texts own what the list points to. */
+static enum status find_keys(struct serve_command_options *o, char *texts[2], struct err *e) {
+    const char *given = getenv("KERNELRL_API_KEYS");
+    if (given) {
+        texts[0] = xstrdup(given);
+        TRY(add_parts(&o->keys, texts[0], ",", e));
+    }
+    if (!o->key_file) return ST_OK;
+    size_t n;
+    TRY(fs_read(o->key_file, 1 << 20, &texts[1], &n, e));
+    const size_t before = o->keys.n;
+    TRY(add_parts(&o->keys, texts[1], "\n", e));
+    return o->keys.n > before ? ST_OK : FAIL(e, ST_CONFIG, "--api-key-file: %s has no key", o->key_file);
+}
+
+/* ---- signals ------------------------------------------------------------------------------------------------------*/
+
+struct stopper {
+    struct http_server *http;
+    int fd;
+};
+
+/* http_fd_fn */
+static void on_signal(void *ctx) {
+    struct stopper *s = ctx;
+    struct signalfd_siginfo info;
+    if (read(s->fd, &info, sizeof info) != sizeof info) return;
+    log_info(http_draining(s->http) ? "stopping at once"
+                                    : "stopping when what is admitted has ended; once more to stop at once");
+    http_drain(s->http);
+}
+
+/* The signals that end the server are read by its loop, so no thread may be interrupted by them. */
+static int open_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+/* Tells systemd, where it has asked to be told (sd_notify). */
+static void notify(const char *state) {
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (!path || !*path || strlen(path) >= sizeof a.sun_path) return;
+    memcpy(a.sun_path, path, strlen(path));
+    if (*path == '@') a.sun_path[0] = 0;
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return;
+    const socklen_t n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+    if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&a, n) < 0)
+        log_debug("NOTIFY_SOCKET: not told");
+    close(fd);
+}
+
+/* ---- the command --------------------------------------------------------------------------------------------------*/
+
+static enum status open_log(const char *name, int *fd, struct err *e) {
+    *fd = STDERR_FILENO;
+    if (!name || strcmp(name, "-") == 0) return ST_OK;
+    *fd = -1;
+    if (strcmp(name, "off") == 0) return ST_OK;
+    *fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    return *fd >= 0 ? ST_OK : FAIL(e, ST_IO, "--access-log: %s cannot be written", name);
+}
+
+static enum status run_loop(struct serve *s, struct http_server *http, const struct serve_command_options *o,
+                            struct err *e) {
+    bool ready = false;
+    while (!http_drained(http)) {
+        TRY(http_step(http, 250, e));
+        if (ready || !serve_ready(s)) continue;
+        ready = true;
+        log_info("%s is ready at http://%s:%d/v1", o->model, o->host, http_port(http));
+        notify("READY=1");
+    }
+    notify("STOPPING=1");
+    return ST_OK;
+}
+
+static enum status serve_with(struct serve *s, const struct serve_command_options *o, struct err *e) {
+    struct http_front front = serve_front(s);
+    struct http_options h = {.host = o->host,
+                             .port = o->port,
+                             .keys = o->keys.item,
+                             .n_keys = o->keys.n,
+                             .admin_keys = o->admin_keys.item,
+                             .n_admin_keys = o->admin_keys.n,
+                             .admin = o->admin,
+                             .no_key = o->no_key,
+                             .metrics_open = o->metrics_open,
+                             .origins = o->origins.item,
+                             .n_origins = o->origins.n,
+                             .hosts = o->hosts.item,
+                             .n_hosts = o->hosts.n,
+                             .max_connections = o->max_connections,
+                             .max_body = o->max_body,
+                             .max_bodies = o->max_bodies,
+                             .header_s = o->header_s,
+                             .body_s = o->body_s,
+                             .idle_s = o->idle_s,
+                             .write_s = o->write_s,
+                             .drain_s = o->drain_s,
+                             .log_all = o->log_all,
+                             .front = &front,
+                             .n_fronts = 1};
+    struct stopper stop = {.fd = open_signals()};
+    TRY(open_log(o->access_log, &h.log_fd, e));
+    enum status st = http_server_open(&h, &stop.http, e);
+    if (st == ST_OK) {
+        log_info("listening at http://%s:%d", o->host, http_port(stop.http));
+        st = http_watch_fd(stop.http, stop.fd, on_signal, &stop, e);
+        if (st == ST_OK) st = serve_attach(s, stop.http, e);
+        if (st == ST_OK) st = run_loop(s, stop.http, o, e);
+        http_server_close(stop.http);
+    }
+    if (h.log_fd > STDERR_FILENO) close(h.log_fd);
+    close(stop.fd);
+    return st;
+}
+
+static enum status check_adapters(const struct serve_command_options *o, struct err *e) {
+    for (size_t i = 0; i < o->adapters.n; i++) {
+        CLEANUP_FREE char *config = fs_join(o->adapters.item[i].value, "adapter_config.json");
+        if (!fs_is_file(config))
+            return FAIL(e, ST_CONFIG, "--adapter %s: there is no %s", o->adapters.item[i].name, config);
+    }
+    return ST_OK;
+}
+
+/* Puts together what the flags and the model's folder say. */
+static enum status gather(struct serve_command_options *o, const struct serve_model *m, struct err *e) {
+    struct serve_options *s = &o->serve;
+    for (size_t i = 0; i < m->n_adapters; i++) {
+        if (o->adapters.n == MAX_LIST) return FAIL(e, ST_CONFIG, "%s: more than %d adapters", o->model, MAX_LIST);
+        o->adapters.item[o->adapters.n++] = m->adapters[i];
+    }
+    s->policy =
+        (struct policy_options){.model = {"--model", m->base, m->revision, HUB_MODEL},
+                                .start = {"--model", m->start, NULL, HUB_CHECKPOINT},
+                                .device = o->device,
+                                .weights = {.dtype = o->dtype, .frozen = true},
+                                .style = o->renderer ? o->renderer : m->renderer,
+                                .thinking = o->thinking,
+                                .no_chat = true,
+                                .engine = {.memory_bytes = o->kv_memory,
+                                           .max_batch = o->max_batch > 0 ? o->max_batch : engine_batch_on(o->device)}};
+    s->adapters = o->adapters.item;
+    s->n_adapters = o->adapters.n;
+    s->aliases = o->aliases.item;
+    s->n_aliases = o->aliases.n;
+    s->preferred = m->preferred;
+    s->adapter_dir = o->adapter_dir;
+    s->processed_logprobs = o->logprobs_mode == 1;
+    s->inline_reasoning = o->reasoning == 1;
+    s->embeddings = (enum serve_pooling)o->embeddings;
+    if (m->start) { /* full weights go by the name of their run */
+        static struct serve_name run;
+        run = (struct serve_name){o->model, m->base};
+        if (s->n_aliases == MAX_LIST) return FAIL(e, ST_CONFIG, "more than %d aliases", MAX_LIST);
+        o->aliases.item[s->n_aliases++] = run;
+        s->preferred = o->model;
+    }
+    return check_adapters(o, e);
+}
+
+static enum status run(struct serve_command_options *o, struct err *e) {
+    struct serve_model model;
+    struct serve *s = NULL;
+    char *texts[2] = {NULL, NULL};
+    const int signals = open_signals(); /* before there are threads */
+    if (signals >= 0) close(signals);
+    struct pool *pool = pool_create(o->threads);
+    enum status st = find_keys(o, texts, e);
+    if (st == ST_OK) st = serve_model_find(o->model, &model, e);
+    if (st == ST_OK) st = gather(o, &model, e);
+    o->serve.policy.pool = pool;
+    if (st == ST_OK) st = serve_open(&o->serve, &s, e);
+    if (st == ST_OK) st = serve_with(s, o, e);
+    if (st == ST_OK && serve_failed(s, e)) st = e->code;
+    if (st == ST_OK && s && !serve_ready(s)) _exit(0); /* it is still being loaded, which nothing can cut short */
+    serve_close(s);
+    pool_destroy(pool);
+    serve_model_free(&model);
+    free(texts[0]);
+    free(texts[1]);
+    return st;
+}
+
+static const struct serve_command_options usual = {.device = "cpu",
+                                                   .host = "127.0.0.1",
+                                                   .port = 8000,
+                                                   .header_s = 10,
+                                                   .body_s = 60,
+                                                   .idle_s = 75,
+                                                   .write_s = 60,
+                                                   .drain_s = 30};
+
+int cmd_serve(int argc, char **argv) {
+    const struct args_command *c = &serve_command;
+    struct serve_command_options *o = xmalloc(sizeof *o);
+    struct args given;
+    struct args_file file = {0};
+    struct err e = {0};
+    int code = 1;
+    *o = usual;
+    o->serve = serve_defaults;
+    if (!args_parse(c, argc, argv, o, &given)) {
+        code = given.code;
+    } else if (o->config && args_file_load(c, o->config, &given, argc, argv, &file, &e) != ST_OK) {
+        code = args_report(&e);
+    } else {
+        arena_free(&o->mem);
+        *o = usual;
+        o->serve = serve_defaults;
+        if (file.argc > 0 ? !args_parse(c, file.argc, file.argv, o, &given) : !args_parse(c, argc, argv, o, &given))
+            code = given.code;
+        else if (!o->model)
+            code = args_wrong(c, &given, "--model is needed");
+        else
+            code = run(o, &e) == ST_OK ? 0 : args_report(&e);
+    }
+    args_file_free(&file);
+    arena_free(&o->mem);
+    free(o);
+    return code;
+}

@@ -1,0 +1,44 @@
+/* guard: who may ask for what. Keys, the names that the server goes by, and pages of other sites. Pure functions over
+ * texts of a request. */
+#ifndef KERNELRL_HTTP_GUARD_H
+#define KERNELRL_HTTP_GUARD_H
+
+#include "base/err.h"
+#include "base/hash.h"
+
+struct guard {
+    struct digest *keys, *admin_keys;
+    size_t n_keys, n_admin_keys;
+    bool admin;      /* true: any caller is an administrator */
+    bool check_host; /* true: the server is on loopback without a key, and others could lead a browser there */
+    char **hosts, **origins;
+    size_t n_hosts, n_origins;
+};
+
+enum guard_answer { GUARD_YES, GUARD_NO_KEY, GUARD_WRONG_KEY, GUARD_NOT_ADMIN };
+
+/* Whether a caller with these headers (NULL: absent) has the rights of an ordinary user or, admin, of one who may
+ * change what the server does. All keys are compared, in constant time. */
+enum guard_answer guard_key(const struct guard *g, const char *authorization, const char *x_api_key, bool admin);
+/* Whether the Host header names this server: localhost, a loopback address or one of the configured names, with any
+ * port. Always, unless check_host. */
+bool guard_host(const struct guard *g, const char *host);
+/* Whether a page of this origin may call. */
+bool guard_origin_listed(const struct guard *g, const char *origin);
+/* Whether a request that changes something may come from a page of this origin: one that is listed, or one of this very
+ * server. NULL: not from a page of another site, and fine. */
+bool guard_origin(const struct guard *g, const char *origin, const char *host);
+
+/* Whether a request target is one that the server looks at: it begins with "/", holds visible ASCII alone and no "%00"
+ * or other control character, no "." or ".." as a segment, encoded or not, and no broken "%". */
+bool guard_target(const char *target);
+/* Decodes %XX of the path of a target that guard_target passed; malloc'ed, without the query. */
+char *guard_path(const char *target);
+/* Whether a request id of the client's can be used: 1..128 letters, digits, and -_.:/+=~ */
+bool guard_request_id(const char *id);
+/* Whether an address is one of loopback: "127.0.0.1", "::1". */
+bool guard_is_loopback(const char *address);
+
+void guard_free(struct guard *g);
+
+#endif

@@ -1,0 +1,491 @@
+/* Adapters: what they are made of, and the table of those that a model has. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "base/str.h"
+#include "model/internal.h"
+
+static const char peft_outer[] = "base_model.model."; /* what PEFT puts in front of the base's names */
+
+void adapter_tensor(const struct arch *a, int site, int layer, const char *what, struct str *out) {
+    str_adds(out, peft_outer);
+    arch_tensor(a, (enum arch_module)site, layer, what, out);
+}
+
+const char *adapter_base_name(const char *tensor) {
+    return str_has_prefix(tensor, peft_outer) ? tensor + strlen(peft_outer) : NULL;
+}
+
+/* ---- one adapter --------------------------------------------------------------------------------------------------*/
+
+static bool is_part(int site, unsigned parts) {
+    if (site == MODULE_HEAD) return parts & ADAPTER_HEAD;
+    return parts & (site <= MODULE_O ? ADAPTER_ATTENTION : ADAPTER_MLP);
+}
+
+static unsigned parts_of(const struct adapter *ad) {
+    unsigned parts = 0;
+    for (int s = 0; s < LORA_SITES; s++)
+        if (ad->use[s]) parts |= s == MODULE_HEAD ? ADAPTER_HEAD : s <= MODULE_O ? ADAPTER_ATTENTION : ADAPTER_MLP;
+    return parts;
+}
+
+/* The places in adapter.layer that have an input. */
+static bool input_is_in(const struct model *m, int layer, enum lora_input input) {
+    return (layer == m->cfg.L) == (input == LORA_OF_HN);
+}
+
+/* As the next parameter. Where it has been listed before, before it rested, it has its name already. */
+static void list_matrix(const struct arch *a, struct adapter *ad, const struct weight *w, int layer, int site,
+                        const char *what) {
+    struct param *p = &ad->param[ad->n_param++];
+    p->w = w->w;
+    if (p->name) return;
+    CLEANUP_STR struct str name = STR_INIT;
+    adapter_tensor(a, site, layer, what, &name);
+    *p = (struct param){
+        .name = arena_strdup(&ad->names, name.p), .w = w->w, .n = w->N * w->K, .nd = 2, .dim = {w->N, w->K}};
+}
+
+static const struct lora_site *site_of(const struct adapter *ad, int layer, int site) {
+    return &ad->at[layer * LORA_SITES + site];
+}
+
+static float scale_of(const struct adapter *ad, const struct lora_site *at) {
+    return ad->rslora ? at->alpha / sqrtf((float)at->rank) : at->alpha / (float)at->rank;
+}
+
+/* Puts the sites of an input that are alike into one group; returns the number of groups. */
+static int group_sites(const struct adapter *ad, int layer, enum lora_input input,
+                       struct lora_group group[LORA_SITES_MAX]) {
+    int n = 0;
+    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
+        const struct lora_site *at = site_of(ad, layer, s);
+        const float scale = scale_of(ad, at);
+        int k = 0;
+        if (!ad->use[s]) continue;
+        while (k < n && (group[k].rank != at->rank || group[k].scale != scale)) k++;
+        if (k == n) group[n++] = (struct lora_group){.rank = at->rank, .scale = scale};
+        group[k].sites |= 1u << s;
+    }
+    return n;
+}
+
+/* The rows of a site's A among those of its group. */
+static struct weight a_of_site(const struct lora_group *g, int site) {
+    const int before = __builtin_popcount(g->sites & ((1u << site) - 1));
+    return (struct weight){.w = g->a.w + (int64_t)before * g->rank * g->a.K, .N = g->rank, .K = g->a.K};
+}
+
+/* Hands the matrices of an input's sites out of the slab and lists them as parameters; a slab without memory only
+ * counts. */
+static void carve_input(const struct model *m, struct adapter *ad, struct carve *slab, int layer,
+                        enum lora_input input) {
+    struct lora_group group[LORA_SITES_MAX];
+    struct lora *l = &ad->layer[layer];
+    const int n = group_sites(ad, layer, input, group);
+    int64_t in = 0, out;
+    lora_site_dims(&m->cfg, lora_first[input], &in, &out);
+    for (int k = 0; k < n; k++) {
+        const int64_t rows = (int64_t)__builtin_popcount(group[k].sites) * group[k].rank;
+        group[k].a = (struct weight){.w = carve(slab, rows * in), .N = rows, .K = in, .dt = m->act};
+        if (slab->base) l->group[lora_first[input] + k] = group[k];
+    }
+    if (slab->base) l->groups[input] = n;
+    for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
+        if (!ad->use[s]) continue;
+        const int64_t R = site_of(ad, layer, s)->rank;
+        int k = 0;
+        lora_site_dims(&m->cfg, s, &in, &out);
+        float *b = carve(slab, out * R);
+        if (!slab->base) continue;
+        while (!(group[k].sites >> s & 1)) k++;
+        l->b[s] = (struct weight){.w = b, .N = out, .K = R, .dt = m->act};
+        const struct weight a = a_of_site(&group[k], s);
+        list_matrix(m->cfg.arch, ad, &a, layer, s, "lora_A.weight");
+        list_matrix(m->cfg.arch, ad, &l->b[s], layer, s, "lora_B.weight");
+    }
+}
+
+static void carve_all(const struct model *m, struct adapter *ad, struct carve *slab) {
+    for (int i = 0; i <= m->cfg.L; i++)
+        for (int g = 0; g < LORA_INPUTS; g++)
+            if (input_is_in(m, i, (enum lora_input)g)) carve_input(m, ad, slab, i, (enum lora_input)g);
+}
+
+/* A slab of zeros for its weights, which are views of it. */
+static enum status take_memory(struct model *m, struct adapter *ad, struct err *e) {
+    int64_t cap = 0;
+    TRY(space_grow(m, &ad->w, &cap, ad->n_w, "the LoRA weights", e));
+    m->be->mem_zero(m->be, ad->w, (size_t)ad->n_w * sizeof(float));
+    struct carve slab = {.base = ad->w};
+    ad->n_param = 0;
+    carve_all(m, ad, &slab);
+    return ST_OK;
+}
+
+static void give_memory(struct model *m, struct adapter *ad) {
+    for (int i = 0; i <= m->cfg.L; i++) {
+        for (int s = 0; s < LORA_SITES; s++) {
+            m->be->weight_free(m->be, &ad->layer[i].group[s].a);
+            m->be->weight_free(m->be, &ad->layer[i].b[s]);
+        }
+        ad->layer[i] = (struct lora){0};
+    }
+    m->be->mem_free(m->be, ad->w);
+    ad->w = NULL;
+    for (int i = 0; i < ad->n_param; i++) ad->param[i].w = NULL;
+}
+
+static enum status check_site(const struct lora_site *s, struct err *e) {
+    if (s->rank < 1 || s->rank > 4096) return FAIL(e, ST_INVALID, "LoRA rank: expected 1..4096, got %d", s->rank);
+    if (s->alpha > 0 && isfinite(s->alpha)) return ST_OK;
+    return FAIL(e, ST_INVALID, "LoRA alpha: expected a number > 0, got %g", (double)s->alpha);
+}
+
+/* The rank and alpha of every site, and the largest rank of those in use. */
+static void set_sites(const struct model *m, const struct adapter_spec *s, struct adapter *ad) {
+    const int n = (m->cfg.L + 1) * (int)LORA_SITES;
+    ad->at = xcalloc((size_t)n, sizeof *ad->at);
+    for (int i = 0; i < n; i++) {
+        ad->at[i] = s->at ? s->at[i] : (struct lora_site){s->rank, s->alpha};
+        const bool there = (i / LORA_SITES == m->cfg.L) == (i % LORA_SITES == MODULE_HEAD) && s->use[i % LORA_SITES];
+        if (there && ad->at[i].rank > ad->widest) ad->widest = ad->at[i].rank;
+    }
+}
+
+enum status adapter_new(struct model *m, const struct adapter_spec *s, struct adapter **out, struct err *e) {
+    const int64_t places = m->cfg.L + 1;
+    TRY(check_site(&(struct lora_site){s->rank, s->alpha}, e));
+    for (int64_t i = 0; s->at && i < places * LORA_SITES; i++) TRY(check_site(&s->at[i], e));
+    struct adapter *ad = xcalloc(1, sizeof *ad);
+    *ad = (struct adapter){.rank = s->rank, .alpha = s->alpha, .rslora = s->rslora};
+    set_sites(m, s, ad);
+    for (int i = 0; i < LORA_SITES; i++) ad->use[i] = s->use[i];
+    ad->layer = xcalloc((size_t)places, sizeof *ad->layer);
+    ad->param = xcalloc(2 * LORA_SITES * (size_t)places, sizeof *ad->param);
+    struct carve slab = {0};
+    carve_all(m, ad, &slab); /* counts */
+    ad->n_w = slab.used;
+    const enum status st = take_memory(m, ad, e);
+    if (st != ST_OK) {
+        adapter_free(m, ad);
+        return st;
+    }
+    *out = ad;
+    return ST_OK;
+}
+
+static void release(struct model *m, struct adapter *ad) {
+    if (!ad->g) return;
+    m->be->mem_free(m->be, ad->g);
+    ad->g = NULL;
+    for (int i = 0; i < ad->n_param; i++) ad->param[i].g = NULL;
+    m->n_prepared--;
+    m->ts.T = -1;
+}
+
+void adapter_free(struct model *m, struct adapter *ad) {
+    if (!ad) return;
+    release(m, ad);
+    give_memory(m, ad);
+    rest_free(ad->resting);
+    free(ad->layer);
+    free(ad->at);
+    free(ad->param);
+    json_decref(ad->peft);
+    arena_free(&ad->names);
+    free(ad);
+}
+
+/* Float32 values that are multiplied as they lie have no packed copy. */
+static int64_t packed_bytes(const struct weight *w) {
+    if (!w->packed || w->packed == w->w) return 0;
+    return w->N * w->K * (w->dt == DT_BF16 ? 2 : 4);
+}
+
+static void pack(struct model *m, struct adapter *ad, struct weight *const *w, int n) {
+    if (n > 0 && m->be->weights_pack && w[0]->dt == DT_BF16) {
+        m->be->weights_pack(m->be, w, n);
+    } else {
+        for (int i = 0; i < n; i++) m->be->weight_pack(m->be, w[i]);
+    }
+    for (int i = 0; i < n; i++) ad->bytes += packed_bytes(w[i]);
+}
+
+static void pack_all(struct model *m, struct adapter *ad) {
+    enum { OF_LAYER = 2 * (int)LORA_SITES, AT_ONCE = 64 };
+    struct weight *w[AT_ONCE];
+    int n = 0;
+    ad->bytes = ad->n_w * (int64_t)sizeof(float);
+    for (int i = 0; i <= m->cfg.L; i++) {
+        struct lora *l = &ad->layer[i];
+        for (int s = 0; s < LORA_SITES; s++)
+            if (l->group[s].a.w) w[n++] = &l->group[s].a;
+        for (int s = 0; s < LORA_SITES; s++)
+            if (l->b[s].w) w[n++] = &l->b[s];
+        if (n + OF_LAYER <= AT_ONCE) continue;
+        pack(m, ad, w, n);
+        n = 0;
+    }
+    pack(m, ad, w, n);
+}
+
+void adapter_pack(struct model *m, struct adapter *ad) {
+    pack_all(m, ad);
+    ad->stamp = ++m->stamps;
+    m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------------------*/
+
+struct adapter *adapter_of(const struct model *m, int index) {
+    return index >= 0 && index < m->n_adapters ? m->adapter[index] : NULL;
+}
+
+bool model_adapter_there(const struct model *m, int index) {
+    return index == ADAPTER_OWN || index == ADAPTER_BASE || adapter_of(m, index);
+}
+
+int model_adapter_count(const struct model *m) { return m->n_adapters > 1 ? m->n_adapters : 1; }
+
+enum status adapter_use(const struct model *m, int index, struct err *e) {
+    struct adapter *ad = adapter_of(m, index);
+    if (!model_adapter_there(m, index)) return FAIL(e, ST_INVALID, "there is no adapter %d", index);
+    if (ad && ad->resting) return FAIL(e, ST_INVALID, "adapter %d is at rest (model_adapter_wake)", index);
+    if (ad) ad->used = m->passes;
+    return ST_OK;
+}
+
+enum status adapter_awake(const struct model *m, int index, struct adapter **out, struct err *e) {
+    *out = adapter_of(m, index);
+    if (!*out) return FAIL(e, ST_INVALID, "there is no adapter %d", index);
+    if ((*out)->resting) return FAIL(e, ST_INVALID, "adapter %d is at rest (model_adapter_wake)", index);
+    return ST_OK;
+}
+
+int32_t adapter_stamp(const struct model *m, int index) {
+    const struct adapter *ad = adapter_of(m, index);
+    return ad ? ad->stamp : 0;
+}
+
+static void put(struct model *m, int index, struct adapter *ad) {
+    if (index >= m->cap_adapters) {
+        const int cap = index + 1 > 2 * m->cap_adapters ? index + 1 : 2 * m->cap_adapters;
+        m->adapter = xrealloc(m->adapter, (size_t)cap * sizeof(struct adapter *));
+        m->cap_adapters = cap;
+    }
+    while (m->n_adapters <= index) m->adapter[m->n_adapters++] = NULL;
+    m->adapter[index] = ad;
+    if (!ad) return;
+    ad->used = m->passes;
+    m->n_heads += has_head(ad);
+    if (ad->widest > m->widest) m->widest = ad->widest;
+}
+
+/* Takes one out of the table, and returns it. */
+static struct adapter *take(struct model *m, int index) {
+    struct adapter *ad = adapter_of(m, index);
+    if (!ad) return NULL;
+    m->adapter[index] = NULL;
+    m->n_heads -= has_head(ad);
+    m->widest = 0;
+    for (int i = 0; i < m->n_adapters; i++)
+        if (m->adapter[i] && m->adapter[i]->widest > m->widest) m->widest = m->adapter[i]->widest;
+    m->ts.T = -1; /* the last batch may have gone through it */
+    return ad;
+}
+
+int adapter_add(struct model *m, struct adapter *ad) {
+    const int index = model_adapter_count(m);
+    put(m, index, ad);
+    return index;
+}
+
+void adapter_put_own(struct model *m, struct adapter *ad) {
+    adapter_free(m, take(m, ADAPTER_OWN));
+    if (ad) put(m, ADAPTER_OWN, ad);
+}
+
+void model_adapter_drop(struct model *m, int index) {
+    ASSERT(index > ADAPTER_OWN && adapter_of(m, index));
+    adapter_free(m, take(m, index));
+}
+
+int model_adapter_keep(struct model *m) {
+    struct adapter *own = take(m, ADAPTER_OWN);
+    ASSERT(own);
+    release(m, own);
+    model_params_changed(m); /* the own one's rows are the base's from here on */
+    return adapter_add(m, own);
+}
+
+void adapters_free(struct model *m) {
+    for (int i = 0; i < m->n_adapters; i++) adapter_free(m, m->adapter[i]);
+    free(m->adapter);
+}
+
+bool model_adapter_info(const struct model *m, int index, struct adapter_info *out) {
+    const struct adapter *ad = adapter_of(m, index);
+    *out = (struct adapter_info){0};
+    if (!ad) return false;
+    *out = (struct adapter_info){.shape = {ad->rank, ad->alpha, parts_of(ad)},
+                                 .prepared = ad->g,
+                                 .bytes = ad->bytes,
+                                 .rest_bytes = rest_bytes(ad->param, ad->n_param),
+                                 .used = ad->used};
+    if (ad->resting) out->place = rest_path(ad->resting) ? ADAPTER_IN_FILE : ADAPTER_IN_MEMORY;
+    return true;
+}
+
+/* ---- new ones -----------------------------------------------------------------------------------------------------*/
+
+/* Kaiming uniform with a = sqrt(5), as PEFT does. */
+static void draw_a(struct model *m, const struct param *p, struct rng r) {
+    const double bound = 1.0 / sqrt((double)p->dim[1]);
+    CLEANUP_FREE float *host = xmalloc((size_t)p->n * sizeof *host);
+    for (int64_t j = 0; j < p->n; j++) host[j] = (float)((2.0 * rng_next_f64(&r) - 1.0) * bound);
+    model_param_put(m, p, host);
+}
+
+/* Every A; every B stays zero, so the model starts unchanged. The parameters are listed by layer and site. */
+static void draw_all(struct model *m, const struct adapter *ad, uint64_t seed) {
+    const struct param *p = ad->param;
+    for (int i = 0; i <= m->cfg.L; i++)
+        for (int s = 0; s < LORA_SITES; s++)
+            if (ad->use[s] && (i == m->cfg.L) == (s == MODULE_HEAD)) {
+                draw_a(m, p, rng_make(seed, (uint64_t)(2 * (N_PROJECTIONS * i + (s == MODULE_HEAD ? 0 : s)))));
+                p += 2;
+            }
+    ASSERT(p == ad->param + ad->n_param);
+}
+
+static enum status create(struct model *m, const struct adapter_shape *s, uint64_t seed, struct adapter **out,
+                          struct err *e) {
+    const unsigned parts = s->parts ? s->parts : ADAPTER_LAYERS;
+    struct adapter_spec spec = {.rank = s->rank, .alpha = s->alpha};
+    if (parts & ~(unsigned)(ADAPTER_LAYERS | ADAPTER_HEAD))
+        return FAIL(e, ST_INVALID, "LoRA parts: expected attention (1), mlp (2), head (4) or a sum, got %u", parts);
+    for (int i = 0; i < LORA_SITES; i++) spec.use[i] = is_part(i, parts);
+    TRY(adapter_new(m, &spec, out, e));
+    if (!m->empty) draw_all(m, *out, seed);
+    return ST_OK;
+}
+
+enum status model_adapter_create(struct model *m, const struct adapter_shape *s, uint64_t seed, int *index,
+                                 struct err *e) {
+    struct adapter *ad;
+    TRY(create(m, s, seed, &ad, e));
+    adapter_pack(m, ad);
+    *index = adapter_add(m, ad);
+    return m->be->sync(m->be, e);
+}
+
+enum status model_lora_create(struct model *m, const struct adapter_shape *s, uint64_t seed, struct err *e) {
+    struct adapter *ad;
+    adapter_put_own(m, NULL);
+    TRY(create(m, s, seed, &ad, e));
+    adapter_put_own(m, ad);
+    model_params_changed(m);
+    return ST_OK;
+}
+
+enum status model_lora_init(struct model *m, int rank, float alpha, uint64_t seed, struct err *e) {
+    return model_lora_create(m, &(struct adapter_shape){.rank = rank, .alpha = alpha}, seed, e);
+}
+
+enum status model_adapter_copy(struct model *m, int from, int *index, struct err *e) {
+    struct adapter *of, *ad;
+    TRY(adapter_awake(m, from, &of, e));
+    struct adapter_spec spec = {.rank = of->rank, .alpha = of->alpha, .at = of->at, .rslora = of->rslora};
+    for (int i = 0; i < LORA_SITES; i++) spec.use[i] = of->use[i];
+    TRY(adapter_new(m, &spec, &ad, e));
+    ASSERT(ad->n_w == of->n_w);
+    m->be->mem_copy(m->be, ad->w, of->w, (size_t)of->n_w * sizeof(float));
+    ad->peft = json_incref(of->peft);
+    adapter_pack(m, ad);
+    *index = adapter_add(m, ad);
+    return m->be->sync(m->be, e);
+}
+
+/* ---- training -----------------------------------------------------------------------------------------------------*/
+
+enum status model_adapter_prepare(struct model *m, int index, struct err *e) {
+    struct adapter *ad;
+    int64_t cap = 0;
+    TRY(adapter_awake(m, index, &ad, e));
+    m->ts.T = -1;
+    if (!ad->g) {
+        TRY(space_grow(m, &ad->g, &cap, ad->n_w, "the LoRA gradients", e));
+        m->n_prepared++;
+        for (int i = 0; i < ad->n_param; i++) ad->param[i].g = ad->g + (ad->param[i].w - ad->w);
+    }
+    m->be->mem_zero(m->be, ad->g, (size_t)ad->n_w * sizeof(float));
+    return ST_OK;
+}
+
+void model_adapter_release(struct model *m, int index) {
+    struct adapter *ad = adapter_of(m, index);
+    if (ad) release(m, ad);
+}
+
+struct train_set model_train_set(const struct model *m, int adapter) {
+    const struct adapter *ad = adapter_of(m, adapter);
+    if (ad && ad->g) return (struct train_set){.param = ad->param, .n = ad->n_param, .g = ad->g, .n_g = ad->n_w};
+    return (struct train_set){
+        .param = m->param, .n = m->n_param, .base = true, .g = m->full ? m->g : NULL, .n_g = m->n_w};
+}
+
+void model_adapter_changed(struct model *m, int adapter) {
+    struct adapter *ad = adapter_of(m, adapter);
+    ASSERT(!ad || !ad->resting);
+    if (ad)
+        adapter_pack(m, ad);
+    else
+        model_params_changed(m);
+}
+
+/* ---- at rest ------------------------------------------------------------------------------------------------------*/
+
+enum status model_adapter_rest(struct model *m, int index, const char *path, struct err *e) {
+    struct adapter *ad = adapter_of(m, index);
+    if (!ad) return FAIL(e, ST_INVALID, "there is no adapter %d", index);
+    if (ad->g)
+        return FAIL(e, ST_INVALID,
+                    "adapter %d is prepared for training: its gradients must be given up first (trainer_rest, "
+                    "model_adapter_release)",
+                    index);
+    if (ad->resting && rest_path(ad->resting))
+        return FAIL(e, ST_INVALID, "adapter %d is at rest in %s already", index, rest_path(ad->resting));
+    if (ad->resting) return path ? rest_to_file(ad->resting, path, e) : ST_OK;
+    m->ts.T = -1; /* the last batch may have gone through it */
+    TRY(rest_store(m->be, ad->param, ad->n_param, path, &ad->resting, e));
+    give_memory(m, ad);
+    return ST_OK;
+}
+
+enum status model_adapter_wake(struct model *m, int index, struct err *e) {
+    struct adapter *ad = adapter_of(m, index);
+    if (!ad) return FAIL(e, ST_INVALID, "there is no adapter %d", index);
+    if (!ad->resting) return ST_OK;
+    const int64_t have = m->be->mem_available(m->be);
+    if (ad->bytes >= have)
+        return FAIL(e, ST_MEMORY, "adapter %d needs %.2f GB to wake, of which %.2f GB are free", index,
+                    (double)ad->bytes * 1e-9, (double)have * 1e-9);
+    enum status st = take_memory(m, ad, e);
+    if (st == ST_OK) st = rest_load(m->be, ad->resting, ad->param, ad->n_param, e);
+    if (st == ST_OK) {
+        pack_all(m, ad);
+        st = m->be->sync(m->be, e);
+    }
+    if (st != ST_OK) {
+        give_memory(m, ad);
+        err_note(e, "adapter %d", index);
+        return st;
+    }
+    rest_free(ad->resting);
+    ad->resting = NULL;
+    return ST_OK;
+}

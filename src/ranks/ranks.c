@@ -1,0 +1,98 @@
+#include "ranks/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "tensor/backend.h"
+#include "train/follow.h"
+
+enum { FINGERPRINT_MAX = 2000 };
+
+/* The program's own bytes: two builds of one version may differ. */
+static uint64_t program_hash(void) {
+    FILE *f = fopen("/proc/self/exe", "rbe");
+    uint64_t hash = 0;
+    if (!f) return 0;
+    char *block = xmalloc(1 << 20);
+    for (size_t n; (n = fread(block, 1, 1 << 20, f)) > 0;) hash = hash_bytes(block, n, hash);
+    fclose(f);
+    free(block);
+    return hash;
+}
+
+void ranks_fingerprint(struct backend *be, struct str *out) {
+    str_addf(out, "program: %016llx\ndevice: %s\n", (unsigned long long)program_hash(), be->kind);
+}
+
+/* What is sent of a rank. */
+struct fingerprint {
+    char host[64], text[FINGERPRINT_MAX];
+};
+
+/* The first line in which b is not a; false: there is none. */
+static bool difference(const char *a, const char *b, struct str *line_a, struct str *line_b) {
+    while (*a || *b) {
+        const size_t n = strcspn(a, "\n"), m = strcspn(b, "\n");
+        if (n != m || memcmp(a, b, n) != 0) {
+            str_add(line_a, a, n);
+            str_add(line_b, b, m);
+            return true;
+        }
+        a += n + (a[n] == '\n');
+        b += m + (b[m] == '\n');
+    }
+    return false;
+}
+
+enum status ranks_compare(struct comm *c, const struct str *fingerprint, struct err *e) {
+    struct fingerprint mine = {.host = ""};
+    if (c->size == 1) return ST_OK;
+    gethostname(mine.host, sizeof mine.host - 1);
+    ASSERT(fingerprint->len < sizeof mine.text);
+    memcpy(mine.text, fingerprint->p, fingerprint->len);
+    struct fingerprint *all = xcalloc((size_t)c->size, sizeof *all);
+    enum status st = c->allgather(c, &mine, sizeof mine, all, e);
+    for (int r = 1; r < c->size && st == ST_OK; r++) {
+        CLEANUP_STR struct str first = STR_INIT, other = STR_INIT;
+        if (difference(all[0].text, all[r].text, &first, &other))
+            st = FAIL(e, ST_CONFIG, "ranks must be alike: rank 0 on %s has \"%s\", rank %d on %s has \"%s\"",
+                      all[0].host, str_c(&first), r, all[r].host, str_c(&other));
+    }
+    free(all);
+    return st;
+}
+
+enum status ranks_join_devices(struct comm *c, struct backend *be, struct str *how, struct err *e) {
+    struct {
+        char id[PEERS_ID_BYTES], why[200];
+    } offer = {.why = "the devices have no way of their own"};
+    int64_t cannot = 1;
+    if (c->size == 1) return ST_OK;
+    /* Every rank tries to load the library; rank 0's name of the group is the one that counts. */
+    if (be->peers_id) cannot = !be->peers_id(be, offer.id, offer.why, sizeof offer.why);
+    TRY(c->max_i64(c, &cannot, 1, e));
+    if (cannot) {
+        str_addf(how, "host memory: %s", offer.why);
+        return ST_OK;
+    }
+    TRY(c->bcast(c, 0, &offer, sizeof offer, e));
+    const bool joined = be->peers_join(be, offer.id, c->rank, c->size, offer.why, sizeof offer.why);
+    TRY(comm_agree(c, joined ? ST_OK : FAIL(e, ST_DEVICE, "%s", offer.why), e));
+    str_adds(how, "NCCL");
+    return ST_OK;
+}
+
+enum status ranks_follow(struct rank_sampler *s, struct trainer *t, struct model *reference, struct err *e) {
+    CLEANUP_STR struct str payload = STR_INIT;
+    for (;;) {
+        enum rank_command what;
+        TRY(command_await(s->comm, &what, &payload, e));
+        if (what == RANK_QUIT) return ST_OK;
+        const enum status st =
+            what == RANK_SAMPLE ? rank_sample_follow(s, &payload, e) : train_follow(t, reference, what, &payload, e);
+        if (st == ST_LOST) return st;
+    }
+}

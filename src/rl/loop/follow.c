@@ -1,0 +1,69 @@
+#include "rl/loop/follow.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/pool.h"
+
+void follow_place(struct train_options *o) {
+    const struct comm_launch l = comm_launched();
+    if (strcmp(o->ranks, "self") == 0 || l.size == 1) return;
+    if (strcmp(o->device, "cuda") == 0) {
+        static char device[32];
+        snprintf(device, sizeof device, "cuda:%d", l.local_rank);
+        o->device = device;
+    }
+    const int64_t machine = sysconf(_SC_NPROCESSORS_ONLN);
+    if (o->threads == 0) o->threads = i64_max(1, i64_min(pool_cpu_count(), machine / l.local_size));
+    if (l.rank == 0) return;
+    char host[64] = "", who[80];
+    gethostname(host, sizeof host - 1);
+    snprintf(who, sizeof who, "rank %d on %s", l.rank, host);
+    log_set_process(who);
+}
+
+enum status follow_open(const struct train_options *o, const char *resolved_yaml, struct backend *be, struct comm **out,
+                        struct err *e) {
+    const struct comm_options co = {.peer_timeout_s = o->peer_timeout};
+    CLEANUP_STR struct str mine = STR_INIT;
+    TRY(comm_open(o->ranks, &co, out, e));
+    ranks_fingerprint(be, &mine);
+    str_addf(&mine, "configuration: %016llx\n",
+             (unsigned long long)hash_bytes(resolved_yaml, strlen(resolved_yaml), 0));
+    TRY(ranks_compare(*out, &mine, e));
+    CLEANUP_STR struct str how = STR_INIT;
+    TRY(ranks_join_devices(*out, be, &how, e));
+    if ((*out)->size > 1) log_info("%d ranks over %s; gradients by %s", (*out)->size, (*out)->library, str_c(&how));
+    return ST_OK;
+}
+
+enum status follow_run(const struct train_options *o, const char *resolved_yaml, struct err *e) {
+    struct session s = {0};
+    struct comm *c = NULL;
+    struct trainer *t = NULL;
+    enum status st;
+    /* The launcher hands signals to all ranks; rank 0 decides what they mean. */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    TRY_GOTO(session_open_policy(o, &s, e), out);
+    TRY_GOTO(model_train_prepare(s.policy.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
+    TRY_GOTO(follow_open(o, resolved_yaml, s.policy.be, &c, e), out);
+    st = trainer_open(c, s.policy.model, ADAPTER_OWN, o->update.train_tokens, &t, e);
+    TRY_GOTO(comm_agree(c, st, e), out); /* rank 0 has come as far */
+    struct rank_sampler sampler = {.comm = c, .engine = s.policy.engine, .max_batch = engine_batch_on(o->device)};
+    st = ranks_follow(&sampler, t, s.reference.model, e);
+out:
+    if (st == ST_LOST && c) {
+        log_error("%s", e->msg);
+        c->abort(c, COMM_LOST_EXIT);
+    }
+    trainer_close(t);
+    comm_close(c);
+    session_close(&s);
+    return st;
+}

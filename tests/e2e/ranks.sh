@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Ranks over each MPI that there is: every call between them, a rank that fails, dies or stops.
+. "$(dirname "$0")/tap.bash"
+BUILD=${BUILD:-build}
+program=$BUILD/test/library/ranks
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+check "the program is built" make --no-print-directory BUILD="$BUILD" "$program"
+check "without a launcher there is one rank" bash -c '[ "$("$1")" = "1 ranks over self" ]' - "$program"
+found=
+for mpi in openmpi mpich; do
+    if ! command -v mpirun.$mpi >/dev/null || [ ! -f "$BUILD/libkernelrl_$mpi.so" ]; then
+        skip "ranks over $mpi" "its mpirun or our plugin for it is not there (tools/setup ranks)"
+        continue
+    fi
+    found=$mpi
+    run() { # RANKS ARGUMENT...
+        local ranks=$1
+        shift
+        case $mpi in
+        openmpi) timeout 60 mpirun.openmpi --oversubscribe --bind-to none -n "$ranks" "$@" ;;
+        mpich) timeout 60 mpirun.mpich -n "$ranks" "$@" ;;
+        esac
+    }
+    for ranks in 2 3; do
+        check "$ranks ranks over $mpi: every call" bash -c \
+            "$(declare -f run); mpi=$mpi; run $ranks $program | tee '$tmp/said' && grep -q '^$ranks ranks over ' '$tmp/said'"
+    done
+    run 3 "$program" fail 1 >"$tmp/fail" 2>&1
+    check "$mpi: a failure of one is everybody's, with its message" bash -c \
+        "[ $? != 0 ] && [ \$(grep -c 'rank 1: the disk is full' '$tmp/fail') = 2 ]"
+    run 3 "$program" die 1 >"$tmp/die" 2>&1
+    check "$mpi: a rank that is killed ends the job" test $? != 0
+    for stopped in 1 0; do
+        begin=$SECONDS
+        run 3 "$program" stop $stopped 2 >"$tmp/stop" 2>&1
+        check "$mpi: rank $stopped stops, the others end in time and say so" bash -c \
+            "[ $? != 0 ] && [ $((SECONDS - begin)) -lt 14 ] && grep -q 'rank $stopped on .* is lost: not heard of for' '$tmp/stop'"
+    done
+done
+if [ -n "$found" ]; then
+    check "a plugin that is none is named" bash -c \
+        "KERNELRL_MPI=/no/plugin.so OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 $program 2>&1 | grep -q 'ranks: cannot load /no/plugin.so'"
+fi
+# Sums over ranks: on the CPU, and on emulated devices by what stands in for NCCL and through the host's memory.
+fold=$BUILD/test/library/rank_fold plugin=$BUILD/test/libkernelrl_cuda_emulated.so stand_in=$BUILD/test/libnccl_stand_in.so
+if [ -n "$found" ]; then
+    mpi=$found
+    check "sums of gradients are built" make --no-print-directory BUILD="$BUILD" "$fold" "$stand_in"
+    for ranks in 1 2 3; do
+        check "sums over $ranks ranks in the order of the leaves" run $ranks "$fold" cpu
+    done
+    if command -v g++ >/dev/null && make --no-print-directory BUILD="$BUILD" "$plugin" >/dev/null 2>&1; then
+        export KERNELRL_CUDA_PLUGIN=$PWD/$plugin KERNELRL_EMULATE_DEVICES=3
+        KERNELRL_NCCL=$PWD/$stand_in run 3 "$fold" cuda >"$tmp/nccl" 2>&1
+        check "sums over 3 devices by NCCL's calls" bash -c "[ $? = 0 ] && grep -q '^3 ranks, by NCCL$' '$tmp/nccl'"
+        KERNELRL_NCCL=none run 3 "$fold" cuda >"$tmp/staged" 2>&1
+        check "and without NCCL" bash -c "[ $? = 0 ] && grep -q '^3 ranks, by host memory: libnccl' '$tmp/staged'"
+        unset KERNELRL_CUDA_PLUGIN KERNELRL_EMULATE_DEVICES
+    else
+        skip "sums over devices" "g++ is not installed"
+    fi
+fi
+# The same run on any number of ranks: weights, moments, answers and metrics, with the verdicts that the first one wrote.
+same_run() { # NAME RUN: all but times, and who did what
+    local a=$tmp/runs/$1 b=$tmp/runs/$2 f
+    for f in "$a"/checkpoints/final/*.safetensors; do cmp "$f" "$b/checkpoints/final/${f##*/}" || return 1; done
+    cmp "$a/verdicts.jsonl" "$b/verdicts.jsonl" || return 1
+    diff <(zstdcat "$a/traces.jsonl.zst") <(zstdcat "$b/traces.jsonl.zst") || return 1
+    diff <(plain "$a") <(plain "$b")
+}
+plain() { sed -E 's/"((time|verify)\/[^"]+|ranks\/size|ranks\/[a-z]+_[0-9]+)":[^,}]*,?//g' "$1/metrics.jsonl"; }
+train() { # RUN RANKS MPI KEY=VALUE...
+    local dir=$tmp/runs/$1 ranks=$2 mpi=$3
+    shift 3
+    [ -z "$mpi" ] || { mkdir -p "$dir" && cp "$tmp/runs/$first/verdicts.jsonl" "$dir/"; } || return 1
+    set -- "$KRL" train model_name=models/tiny threads=1 level=1 end_problem=12 batch_size=2 group_size=4 max_tokens=200 \
+        max_steps=2 train_tokens=700 num_correct_trials=2 reward_speed_weight=0.3 peer_timeout=120 log_path="$dir" "$@"
+    case $mpi in
+    "") "$@" ;;
+    *) run "$ranks" "$@" ;;
+    esac
+}
+if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
+    first=lora
+    check "a run of LoRA on one rank" train lora 1 "" lora_rank=8
+    for how in 3:openmpi 2:mpich; do
+        mpi=${how#*:}
+        [ -f "$BUILD/libkernelrl_$mpi.so" ] && command -v mpirun.$mpi >/dev/null || continue
+        check "the same on ${how%:*} ranks over $mpi" train "lora$mpi" "${how%:*}" $mpi lora_rank=8
+        check "has the same bits" same_run lora "lora$mpi"
+    done
+    mpi=$found first=full
+    turns=(lora_rank=0 mode=multi_turn max_turns=2 max_staleness=1 kl_penalty_coef=0.1)
+    check "a run of all weights with turns, sampled ahead, with a KL term" train full 1 "" "${turns[@]}"
+    check "the same on 2 ranks" train full2 2 $mpi "${turns[@]}"
+    check "has the same bits" same_run full full2
+    check "both ranks sampled and trained" bash -c \
+        "grep -qE '\"ranks/samples_1\":[1-9]' '$tmp/runs/full2/metrics.jsonl' && grep -qE '\"ranks/leaves_1\":[1-9]' '$tmp/runs/full2/metrics.jsonl'"
+    check "ranks that differ are refused by name" bash -c "$(declare -f run); mpi=$mpi; cp '$KRL' '$tmp/krl' && echo >>'$tmp/krl'
+        ! run 2 sh -c 'if [ \"\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}\" = 1 ]; then k=$tmp/krl; else k=$KRL; fi
+            KERNELRL_MPI=$PWD/$BUILD/libkernelrl_$mpi.so KERNELRL_HOME=$PWD exec \$k train model_name=models/tiny log_path=$tmp/mixed' >'$tmp/mixed.out' 2>&1 &&
+        grep -q 'ranks must be alike: rank 0 on .* has \"program: .*\", rank 1 on' '$tmp/mixed.out'"
+    # Rank 1 is killed in the middle: the command starts its ranks again, and ends well.
+    check "gpus and --restarts: a lost rank costs a restart" bash -c "
+        '$KRL' train --restarts 3 gpus=2 model_name=models/tiny lora_rank=8 threads=1 level=1 end_problem=12 batch_size=2 group_size=4 \
+            max_tokens=200 max_steps=3 save_every=1 num_correct_trials=2 log_path='$tmp/again' >'$tmp/again.out' 2>&1 &
+        until grep -q '^step 1/' '$tmp/again.out' || ! kill -0 \$! 2>/dev/null; do sleep 0.1; done
+        pkill -KILL -n -f 'kernelrl train gpus=2 .*log_path=$tmp/again' || exit 1
+        wait \$! && grep -q 'a process was lost' '$tmp/again.out' && [ \$(grep -c '\"reward/mean\"' '$tmp/again/metrics.jsonl') = 3 ]"
+else
+    skip "a run on several ranks" "there is no MPI, or no embedded model"
+fi
+refuses "--restarts wants a number" 2 'restarts: expected a number from 0 on, got "x"' "$KRL" train --restarts x
+refuses "without mpirun gpus says what is missing" 2 'mpirun: no such program; several ranks need an MPI' \
+    env PATH=/nowhere "$(realpath "$KRL")" train gpus=2 log_path="$tmp/none"
+check "where there is no plugin, what to do is said" bash -c \
+    "KERNELRL_MPI=none OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 $program 2>&1 | grep -q 'tools/setup ranks'"
+echo "1..$tap_n"

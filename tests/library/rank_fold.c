@@ -1,0 +1,116 @@
+/* Sums of gradients over ranks: `mpirun -n N rank_fold DEVICE [FLOATS]`. With FLOATS rank 0 prints how long a round and
+ * the end of a sum of so many take. Otherwise every rank compares the sum with one that is made in the order of the
+ * leaves on the host, bit by bit, for several lengths and a last round that is not full. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "dist/fold.h"
+#include "ranks/ranks.h"
+#include "tensor/backend.h"
+
+enum { LEAVES = 7 };
+static struct err e;
+
+static void must(bool x, const char *what, int line) {
+    if (x) return;
+    fprintf(stderr, "tests/library/rank_fold.c:%d: %s (%s)\n", line, what, e.msg);
+    exit(1);
+}
+#define MUST(x) must((x), #x, __LINE__)
+
+static void fill(float *leaf, int64_t n, int number) {
+    struct rng r = rng_make(7, (uint64_t)number);
+    for (int64_t i = 0; i < n; i++) leaf[i] = (float)(rng_normal(&r) * (number % 2 ? 1e-6 : 1e3));
+}
+
+static void compare(struct comm *c, struct backend *be, int64_t n) {
+    const size_t bytes = (size_t)n * sizeof(float);
+    float *host = malloc(bytes), *want = calloc((size_t)n, sizeof *want), *got = malloc(bytes);
+    float *leaf = be->mem_alloc(be, bytes), *sum = be->mem_alloc(be, bytes);
+    struct fold *f;
+    MUST(fold_open(c, be, n, &f, &e) == ST_OK);
+    for (int again = 0; again < 2; again++) {
+        fold_begin(f);
+        memset(want, 0, bytes);
+        for (int first = 0; first < LEAVES; first += c->size) {
+            const int leaves = LEAVES - first < c->size ? LEAVES - first : c->size;
+            if (c->rank < leaves) {
+                fill(host, n, first + c->rank);
+                be->mem_put(be, leaf, host, bytes);
+                MUST(be->sync(be, &e) == ST_OK);
+            }
+            MUST(fold_add(f, c->rank < leaves ? leaf : NULL, leaves, &e) == ST_OK);
+        }
+        for (int j = 0; j < LEAVES; j++) {
+            fill(host, n, j);
+            for (int64_t i = 0; i < n; i++) want[i] += host[i];
+        }
+        MUST(fold_end(f, sum, &e) == ST_OK);
+        be->mem_get(be, got, sum, bytes);
+        MUST(be->sync(be, &e) == ST_OK);
+        MUST(memcmp(got, want, bytes) == 0);
+    }
+    fold_close(f);
+    be->mem_free(be, leaf);
+    be->mem_free(be, sum);
+    free(host);
+    free(want);
+    free(got);
+}
+
+static void time_it(struct comm *c, struct backend *be, int64_t n) {
+    enum { ROUNDS = 20 };
+    const size_t bytes = (size_t)n * sizeof(float);
+    float *leaf = be->mem_alloc(be, bytes), *host = malloc(bytes);
+    struct fold *f;
+    double round_s = 1e9, end_s = 1e9;
+    fill(host, n, c->rank);
+    be->mem_put(be, leaf, host, bytes);
+    MUST(leaf && fold_open(c, be, n, &f, &e) == ST_OK);
+    fold_begin(f);
+    for (int i = 0; i < ROUNDS; i++) {
+        MUST(be->sync(be, &e) == ST_OK && comm_agree(c, ST_OK, &e) == ST_OK);
+        const double begin = clock_now_s();
+        MUST(fold_add(f, leaf, c->size, &e) == ST_OK && be->sync(be, &e) == ST_OK);
+        const double middle = clock_now_s();
+        MUST(fold_end(f, leaf, &e) == ST_OK && be->sync(be, &e) == ST_OK);
+        round_s = fmin(round_s, middle - begin);
+        end_s = fmin(end_s, clock_now_s() - middle);
+    }
+    if (c->rank == 0)
+        printf("%lld floats, %d ranks: a round %.2f ms, the end %.2f ms\n", (long long)n, c->size, round_s * 1e3,
+               end_s * 1e3);
+    fold_close(f);
+    be->mem_free(be, leaf);
+    free(host);
+}
+
+int main(int argc, char **argv) {
+    struct comm *c;
+    struct backend *be;
+    struct pool *pool = pool_create(1);
+    CLEANUP_STR struct str how = STR_INIT, mine = STR_INIT;
+    char device[64];
+    if (argc < 2) return 2;
+    if (strcmp(argv[1], "cuda") == 0)
+        snprintf(device, sizeof device, "cuda:%d", comm_launched().local_rank);
+    else
+        snprintf(device, sizeof device, "%s", argv[1]);
+    MUST(backend_open(device, pool, &be, &e) == ST_OK);
+    MUST(comm_open("auto", NULL, &c, &e) == ST_OK);
+    ranks_fingerprint(be, &mine);
+    MUST(ranks_compare(c, &mine, &e) == ST_OK);
+    MUST(ranks_join_devices(c, be, &how, &e) == ST_OK);
+    if (argc > 2) time_it(c, be, strtoll(argv[2], NULL, 10));
+    static const int64_t lengths[] = {1, 1024, 5 * 1024 + 7, 300007};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) compare(c, be, lengths[i]);
+    if (c->rank == 0) printf("%d ranks, by %.40s\n", c->size, how.len ? how.p : "nothing");
+    be->close(be);
+    comm_close(c);
+    pool_destroy(pool);
+    return 0;
+}
