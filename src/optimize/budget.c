@@ -33,7 +33,7 @@ enum status budget_seconds(const char *text, double *out, struct err *e) {
 
 /* ---- deadlines ----------------------------------------------------------------------------------------------------*/
 
-struct deadline {
+struct time_limit {
     const volatile bool *cancel;
     double until_s;
     volatile bool flag, ending, passed;
@@ -41,7 +41,7 @@ struct deadline {
 };
 
 static void *watch(void *ctx) {
-    struct deadline *d = ctx;
+    struct time_limit *d = ctx;
     while (!d->ending && !d->flag) {
         d->passed = clock_now_s() >= d->until_s;
         if ((d->cancel && *d->cancel) || d->passed) d->flag = true;
@@ -50,8 +50,8 @@ static void *watch(void *ctx) {
     return NULL;
 }
 
-enum status deadline_start(const volatile bool *cancel, double seconds, struct deadline **out, struct err *e) {
-    struct deadline *d = xcalloc(1, sizeof *d);
+enum status time_limit_start(const volatile bool *cancel, double seconds, struct time_limit **out, struct err *e) {
+    struct time_limit *d = xcalloc(1, sizeof *d);
     d->cancel = cancel;
     d->until_s = clock_now_s() + seconds;
     const int failed = pthread_create(&d->thread, NULL, watch, d);
@@ -63,11 +63,11 @@ enum status deadline_start(const volatile bool *cancel, double seconds, struct d
     return FAIL(e, ST_FAILED, "a thread for the clock: %s", strerror(failed));
 }
 
-const volatile bool *deadline_flag(const struct deadline *d) { return &d->flag; }
+const volatile bool *time_limit_flag(const struct time_limit *d) { return &d->flag; }
 
-bool deadline_passed(const struct deadline *d) { return d->passed; }
+bool time_limit_passed(const struct time_limit *d) { return d->passed; }
 
-void deadline_end(struct deadline *d) {
+void time_limit_end(struct time_limit *d) {
     if (!d) return;
     d->ending = true;
     pthread_join(d->thread, NULL);

@@ -8,12 +8,12 @@
 enum status budget_seconds(const char *text, double *out, struct err *e) MUST_USE;
 
 /* A flag that turns true when *cancel does, or when so many seconds have passed: for who polls a flag. */
-struct deadline;
-enum status deadline_start(const volatile bool *cancel, double seconds, struct deadline **out,
-                           struct err *e) MUST_USE; /* cancel may be NULL */
-const volatile bool *deadline_flag(const struct deadline *d);
+struct time_limit;
+enum status time_limit_start(const volatile bool *cancel, double seconds, struct time_limit **out,
+                             struct err *e) MUST_USE; /* cancel may be NULL */
+const volatile bool *time_limit_flag(const struct time_limit *d);
 /* Whether the time was what turned the flag. */
-bool deadline_passed(const struct deadline *d);
-void deadline_end(struct deadline *d); /* NULL is fine */
+bool time_limit_passed(const struct time_limit *d);
+void time_limit_end(struct time_limit *d); /* NULL is fine */
 
 #endif

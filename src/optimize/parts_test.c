@@ -280,21 +280,21 @@ static void budgets(void **state) {
 
 static void deadlines(void **state) {
     (void)state;
-    struct deadline *d;
+    struct time_limit *d;
     volatile bool cancel = false;
-    CHECK(deadline_start(&cancel, 0.1, &d, &e));
+    CHECK(time_limit_start(&cancel, 0.1, &d, &e));
     const double from = clock_now_s();
-    while (!*deadline_flag(d) && clock_now_s() - from < 30) nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    assert_true(*deadline_flag(d) && deadline_passed(d) && clock_now_s() - from >= 0.09);
-    deadline_end(d);
-    CHECK(deadline_start(&cancel, 3600, &d, &e));
-    assert_false(*deadline_flag(d));
+    while (!*time_limit_flag(d) && clock_now_s() - from < 30) nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    assert_true(*time_limit_flag(d) && time_limit_passed(d) && clock_now_s() - from >= 0.09);
+    time_limit_end(d);
+    CHECK(time_limit_start(&cancel, 3600, &d, &e));
+    assert_false(*time_limit_flag(d));
     cancel = true;
     const double then = clock_now_s();
-    while (!*deadline_flag(d) && clock_now_s() - then < 30) nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    assert_true(*deadline_flag(d) && !deadline_passed(d));
-    deadline_end(d);
-    deadline_end(NULL);
+    while (!*time_limit_flag(d) && clock_now_s() - then < 30) nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    assert_true(*time_limit_flag(d) && !time_limit_passed(d));
+    time_limit_end(d);
+    time_limit_end(NULL);
 }
 
 /* ---- on disk ------------------------------------------------------------------------------------------------------*/

@@ -462,10 +462,10 @@ static enum status prove(struct proving *x, struct err *e) {
 
 enum status proof_run(const struct optimize_options *o, const struct tasks *t, int waves, const char *dir,
                       const volatile bool *cancel, struct proof *out, struct proof_environment *where, struct err *e) {
-    struct deadline *d = NULL;
+    struct time_limit *d = NULL;
     *where = (struct proof_environment){0};
-    TRY(deadline_start(cancel, proof_seconds(o), &d, e));
-    struct proving x = {.o = o, .tasks = t, .waves = waves, .stop = deadline_flag(d), .where = where};
+    TRY(time_limit_start(cancel, proof_seconds(o), &d, e));
+    struct proving x = {.o = o, .tasks = t, .waves = waves, .stop = time_limit_flag(d), .where = where};
     const size_t n = (size_t)t->n + 1;
     x.finalist = xcalloc(n, sizeof *x.finalist);
     x.n_finalists = xcalloc(n, sizeof *x.n_finalists);
@@ -480,7 +480,7 @@ enum status proof_run(const struct optimize_options *o, const struct tasks *t, i
     }
     for (int i = 0; st == ST_OK && i < t->n; i++) read_task(&x, i, &out[i]);
     jsonl_append_close(x.file);
-    deadline_end(d);
+    time_limit_end(d);
     free(x.row);
     free(x.finalist);
     free(x.n_finalists);

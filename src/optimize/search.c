@@ -178,11 +178,11 @@ static enum status waves(struct answer_search *s, struct err *e) {
 }
 
 enum status search_run(struct answer_search *s, struct err *e) {
-    struct deadline *d = NULL;
+    struct time_limit *d = NULL;
     if (s->o->budget_s > 0) {
         const double used_s = s->state.elapsed_s + clock_now_s() - s->since_s; /* opening counts, too */
-        TRY(deadline_start(s->cancel, fmax(0, s->o->budget_s - used_s), &d, e));
-        s->stop = deadline_flag(d);
+        TRY(time_limit_start(s->cancel, fmax(0, s->o->budget_s - used_s), &d, e));
+        s->stop = time_limit_flag(d);
     }
     s->session.actor.cancel = s->stop;
     enum status st = waves(s, e);
@@ -193,6 +193,6 @@ enum status search_run(struct answer_search *s, struct err *e) {
         (void)FAIL(e, ST_CANCELLED, "interrupted behind %lld verdicts; the same command goes on from there",
                    (long long)s->state.spent);
     s->session.actor.cancel = s->stop = s->cancel;
-    deadline_end(d);
+    time_limit_end(d);
     return st;
 }

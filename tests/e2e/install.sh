@@ -82,7 +82,6 @@ if "$krl" help | grep -q '^  serve '; then
     "$krl" serve --help >"$tmp/serve" 2>&1
     check "the units' flags are flags of serve" sh -c "sed -n 's/^ExecStart=//p' '$units'/*.service | grep -oE -- '--[a-z-]+' | sort -u |
         grep -vx -- --verify | # comes with the verdict service
-       
         while read -r f; do grep -q -- \"^  *\$f\" '$tmp/serve' || { echo \"\$f\"; exit 1; }; done"
     check "and the configurations' keys" sh -c "grep -hoE '^[a-z_]+:' packaging/*.yaml | sort -u | tr -d : | tr _ - |
         while read -r k; do grep -q -- \"^  *--\$k\" '$tmp/serve' || { echo \"\$k\"; exit 1; }; done"
