@@ -1,4 +1,4 @@
-# ---- below: ModelNew in a module's place -----------------------------------------------------------------------------
+# flake8: noqa: F821
 
 
 class _Adopted:

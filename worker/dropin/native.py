@@ -1,4 +1,4 @@
-# ---- below: a kernel in C or CUDA as a function of tensors -----------------------------------------------------------
+# flake8: noqa: F821
 
 import ctypes  # noqa: E402
 import hashlib  # noqa: E402

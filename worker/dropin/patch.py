@@ -1,4 +1,4 @@
-# ---- below: how the code above takes a module's place ----------------------------------------------------------------
+# flake8: noqa: F821
 #
 #     import best
 #     n = best.patch(model)      # modules of `model` that are computed by the faster code from here on
