@@ -19,18 +19,23 @@ double arm_pay_off(const struct search_candidate *c, double best_speed) {
     return (outcome_stage(v->outcome) >= STAGE_COMPILE ? 0.02 : 0) + 0.08 * tests;
 }
 
-void arms_count(const struct search_task *t, struct arms *out) {
+static void count_task(const struct search_task *t, bool here, struct arms *out) {
     const struct population *p = &t->found;
     const int best = population_best(p);
     const double speed = best >= 0 ? candidate_speed(&p->c[best]) : 0;
-    *out = (struct arms){0};
     for (int i = 0; i < p->n; i++) {
         const struct search_candidate *c = &p->c[i];
         /* An answer that was there already brings nothing new. */
         const double pays = c->same_as >= 0 ? 0 : arm_pay_off(c, speed);
-        bandit_pay(&out->arm[c->arm], pays);
-        if (c->same_as < 0 && c->plan) plans_note(&out->plans, c->plan, pays);
+        bandit_pay(here ? &out->arm[c->arm] : &out->others[c->arm], pays);
+        if (c->same_as < 0 && c->plan) plans_note(&out->plans, c->plan, pays, here);
+        out->known++;
     }
+}
+
+void arms_count(const struct tasks *t, int task, struct arms *out) {
+    *out = (struct arms){0};
+    for (int i = 0; i < t->n; i++) count_task(&t->items[i], i == task, out);
 }
 
 /* ---- choosing -----------------------------------------------------------------------------------------------------*/
@@ -78,9 +83,9 @@ static bool fill_in(const struct arms *a, const struct search_task *t, bool has_
 static bool is_wanted(enum arm arm, const struct search_options *o) {
     switch (arm) {
     case ARM_PLAIN: return true;
-    case ARM_EXAMPLES: return o->retrieval;
+    case ARM_EXAMPLES: return o->retrieval == TOGGLE_ON;
     case ARM_PLAN: return o->plans;
-    default: return o->refine;
+    default: return o->refine == TOGGLE_ON;
     }
 }
 
@@ -95,7 +100,7 @@ struct arm_choice arms_choose(const struct arms *a, const struct search_task *t,
         double most = -1;
         for (int k = 0; k < N_ARMS; k++) {
             if (tried[k] || !is_wanted((enum arm)k, o)) continue;
-            const double draw = o->bandit ? bandit_draw(&a->arm[k], 0.5, 0.5, r) : rng_next_f64(r);
+            const double draw = o->bandit ? bandit_draw_with(&a->arm[k], &a->others[k], r) : rng_next_f64(r);
             if (draw <= most) continue;
             most = draw;
             best.arm = (enum arm)k;

@@ -8,12 +8,13 @@
 #include "optimize/task.h"
 
 struct arms {
-    struct bandit_arm arm[N_ARMS];
+    struct bandit_arm arm[N_ARMS], others[N_ARMS]; /* what they have paid for a task, and for the other ones */
     struct plans plans;
+    int known; /* answers that all of this rests on */
 };
 void arms_free(struct arms *a);
-/* What the candidates of a task say. */
-void arms_count(const struct search_task *t, struct arms *out);
+/* What the candidates say: those of a task, and with less weight those of the other tasks. */
+void arms_count(const struct tasks *t, int task, struct arms *out);
 /* What an answer pays, in [0, 1]: little for what does not work, and by how far it came; for what works a quarter, and
  * the rest by the square of its speed over the best one's: the search is for the best. */
 double arm_pay_off(const struct search_candidate *c, double best_speed);

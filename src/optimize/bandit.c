@@ -26,3 +26,8 @@ double bandit_draw(const struct bandit_arm *a, double prior_paid, double prior_m
     const double x = gamma_draw(prior_paid + a->paid, r), y = gamma_draw(prior_missed + a->missed, r);
     return x / (x + y);
 }
+
+double bandit_draw_with(const struct bandit_arm *a, const struct bandit_arm *elsewhere, struct rng *r) {
+    const double scale = elsewhere->n > BANDIT_ELSEWHERE ? (double)BANDIT_ELSEWHERE / elsewhere->n : 1;
+    return bandit_draw(a, 0.5 + scale * elsewhere->paid, 0.5 + scale * elsewhere->missed, r);
+}

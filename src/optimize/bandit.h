@@ -14,6 +14,11 @@ void bandit_pay(struct bandit_arm *a, double pay_off);
  * was seen. */
 double bandit_draw(const struct bandit_arm *a, double prior_paid, double prior_missed, struct rng *r);
 
+/* The same with what the arm has paid elsewhere, which counts as at most BANDIT_ELSEWHERE pulls, for a prior; half a
+ * pull of either kind stands in front of both. */
+enum { BANDIT_ELSEWHERE = 4 };
+double bandit_draw_with(const struct bandit_arm *a, const struct bandit_arm *elsewhere, struct rng *r);
+
 /* A draw from the gamma distribution of shape > 0 and scale 1 (Marsaglia and Tsang 2000). */
 double gamma_draw(double shape, struct rng *r);
 

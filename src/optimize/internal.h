@@ -11,7 +11,8 @@
 struct learner;
 struct answer_search {
     const struct optimize_options *o;
-    struct train_options train; /* what the session was opened with */
+    struct train_options train;   /* what the session was opened with */
+    struct search_options search; /* o's, with what `auto` stands for */
     struct tasks *tasks;
     const char *dir;
     struct session session;

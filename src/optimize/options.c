@@ -19,8 +19,8 @@ static const struct config_key keys[] = {
         "Weights to begin with: the folder of an earlier search with train=on, a run, an adapter or a model."),
     KEY_BOOL_AT(T, "train", learn, "false",
                 "Learn from each wave's answers (our own model only): an update of the weights between waves."),
-    KEY_INT_AT(T, "search.wave_answers", search.wave_answers, "16", "[1,4096]", "Answers to a problem in a wave."),
-    KEY_INT_AT(T, "search.prompt_answers", search.prompt_answers, "4", "[1,4096]", "Answers to a prompt."),
+    KEY_INT_AT(T, "search.wave_answers", search.wave_answers, "8", "[1,4096]", "Answers to a problem in a wave."),
+    KEY_INT_AT(T, "search.prompt_answers", search.prompt_answers, "2", "[1,4096]", "Answers to a prompt."),
     KEY_INT_AT(T, "search.wave_problems", search.wave_problems, "4", "[1,64]", "Problems that a wave works on."),
     KEY_CHOICE_AT(T, "search.share", search.share, SHARE_LIST, "gain",
                   "How problems share the budget: by what the next wave may bring, or equally."),
@@ -34,10 +34,14 @@ static const struct config_key keys[] = {
         T, "search.plans", search.plans, "true",
         "Prompts with the plan that the answer is to have: choices of earlier answers' first lines, by what they "
         "have paid."),
-    KEY_BOOL_AT(T, "search.refine", search.refine, "true",
-                "Prompts that show earlier answers with what became of them: to be made better, mended or crossed."),
-    KEY_BOOL_AT(T, "search.retrieval", search.retrieval, "true",
-                "Prompts with solved problems: those of prompt_option: raicl, else a built-in one."),
+    KEY_CHOICE_AT(
+        T, "search.refine", search.refine, TOGGLE_LIST, "auto",
+        "Prompts that show earlier answers with what became of them: to be made better, mended or crossed. auto: "
+        "on with full prompts."),
+    KEY_CHOICE_AT(
+        T, "search.retrieval", search.retrieval, TOGGLE_LIST, "auto",
+        "Prompts with solved problems: those of prompt_option: raicl, else a built-in one. auto: on with full "
+        "prompts, and with raicl."),
     KEY_BOOL_AT(T, "search.racing", search.racing, "true",
                 "Answers that may be the best are measured again, and those that cannot are not."),
     KEY_INT_AT(T, "search.islands", search.islands, "1", "[1,64]",

@@ -9,12 +9,16 @@ enum prompt_style { CHOICE_ENUM(STYLE_LIST) };
 #define SHARE_LIST(X) X(SHARE_GAIN, gain) X(SHARE_EQUAL, equal)
 enum budget_share { CHOICE_ENUM(SHARE_LIST) };
 
+#define TOGGLE_LIST(X) X(TOGGLE_AUTO, auto) X(TOGGLE_ON, on) X(TOGGLE_OFF, off)
+enum toggle { CHOICE_ENUM(TOGGLE_LIST) };
+
 /* How the search goes on; each part can be left out, to see what it brings. */
 struct search_options {
     int wave_answers, prompt_answers; /* answers of a problem in a wave; of a prompt */
     int wave_problems;                /* problems that a wave works on */
     int islands, migrate_every;
-    bool novelty, bandit, plans, refine, racing, retrieval;
+    bool novelty, bandit, plans, racing;
+    enum toggle refine, retrieval; /* search_open() decides what is auto */
     enum prompt_style style;
     enum budget_share share;
 };

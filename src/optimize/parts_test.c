@@ -72,12 +72,12 @@ static void plan_choices(void **state) {
     CLEANUP_STR struct str out = STR_INIT;
     assert_false(plans_draw(&p, &r, &out));
     for (int i = 0; i < 40; i++) { /* names pay, numbers do not; the rest does not matter */
-        plans_note(&p, i % 2 ? "fused, names" : "fused, numbers", i % 2);
-        plans_note(&p, "separate,  numbers ", 0);
+        plans_note(&p, i % 2 ? "fused, names" : "fused, numbers", i % 2, true);
+        plans_note(&p, "separate,  numbers ", 0, i % 2);
     }
-    plans_note(&p, "three, places, here", 1); /* of another form: passed over */
-    plans_note(&p, "", 1);
-    plans_note(&p, NULL, 1);
+    plans_note(&p, "three, places, here", 1, true); /* of another form: passed over */
+    plans_note(&p, "", 1, true);
+    plans_note(&p, NULL, 1, true);
     assert_int_equal(p.n_places, 2);
     assert_int_equal(p.place[0].n, 2);
     assert_int_equal(p.place[1].n, 2);

@@ -41,7 +41,7 @@ static struct plan_choice *choice_of(struct plans *p, int place, const struct pl
     return &c[n];
 }
 
-void plans_note(struct plans *p, const char *plan, double pay_off) {
+void plans_note(struct plans *p, const char *plan, double pay_off, bool here) {
     struct plan_part part[PLAN_PLACES];
     const int n = plan ? split(plan, part) : 0;
     if (n == 0 || (p->n_places > 0 && n != p->n_places)) return;
@@ -49,7 +49,7 @@ void plans_note(struct plans *p, const char *plan, double pay_off) {
     p->seen++;
     for (int i = 0; i < n; i++) {
         struct plan_choice *c = choice_of(p, i, &part[i]);
-        if (c) bandit_pay(&c->arm, pay_off);
+        if (c) bandit_pay(here ? &c->arm : &c->others, pay_off);
     }
 }
 
@@ -60,7 +60,7 @@ bool plans_draw(const struct plans *p, struct rng *r, struct str *out) {
         double most = -1;
         for (int k = 0; k < p->place[i].n; k++) {
             const struct plan_choice *c = &p->place[i].choice[k];
-            const double draw = bandit_draw(&c->arm, 0.5, 0.5, r);
+            const double draw = bandit_draw_with(&c->arm, &c->others, r);
             if (draw <= most) continue;
             most = draw;
             best = c->text;

@@ -10,7 +10,7 @@
 enum { PLAN_PLACES = 8, PLAN_CHOICES = 12 };
 struct plan_choice {
     char *text;
-    struct bandit_arm arm;
+    struct bandit_arm arm, others; /* what it has paid here, and for other problems */
 };
 struct plans { /* zero at first */
     struct {
@@ -21,8 +21,8 @@ struct plans { /* zero at first */
     int seen;     /* plans of that form */
 };
 void plans_free(struct plans *p);
-/* An answer with this plan has paid. */
-void plans_note(struct plans *p, const char *plan, double pay_off);
+/* An answer with this plan has paid: here, or for another problem. */
+void plans_note(struct plans *p, const char *plan, double pay_off, bool here);
 /* Appends a plan that may be the best: for each place the choice with the best draw (Thompson). False: fewer than two
  * plans were seen, so that there is nothing to choose. */
 bool plans_draw(const struct plans *p, struct rng *r, struct str *out);

@@ -236,10 +236,11 @@ static void html_charts(const struct search_task *t, struct str *out) {
     free(y);
 }
 
-static void html_arms(const struct search_task *t, struct str *out) {
+static void html_arms(const struct report *r, int task, struct str *out) {
     static const char *const columns[] = {"prompt", "answers", "new", "correct", "best", "mean pay-off"};
+    const struct search_task *t = &r->tasks->items[task];
     struct arms arms;
-    arms_count(t, &arms);
+    arms_count(r->tasks, task, &arms);
     str_adds(out, "<h2>Prompts</h2>\n");
     page_table_begin(out, columns, ARRAY_LEN(columns));
     for (int k = 0; k < N_ARMS; k++) {
@@ -330,7 +331,7 @@ static void html_task(const struct report *r, int task, struct str *out) {
     page_text(out, str_c(&limits));
     str_adds(out, "</p>\n");
     html_charts(t, out);
-    html_arms(t, out);
+    html_arms(r, task, out);
     html_answers(r, task, out);
     page_code(out, "the problem", t->shape[0].code);
     page_end(out);

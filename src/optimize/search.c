@@ -70,7 +70,8 @@ enum status search_open(const struct optimize_options *o, struct tasks *t, const
     CLEANUP_FREE char *replies = fs_join(dir, "replies.jsonl");
     struct answer_search *s = xcalloc(1, sizeof *s);
     enum status st;
-    *s = (struct answer_search){.o = o, .train = o->train, .tasks = t, .dir = dir, .cancel = cancel, .stop = cancel};
+    *s = (struct answer_search){
+        .o = o, .train = o->train, .search = o->search, .tasks = t, .dir = dir, .cancel = cancel, .stop = cancel};
     s->since_s = clock_now_s();
     s->train.overlap = OVERLAP_OFF; /* a wave is sampled, then judged */
     s->train.sampler.replies = replies;
@@ -83,6 +84,9 @@ enum status search_open(const struct optimize_options *o, struct tasks *t, const
     s->train.sampler.replies = NULL;
     if (st == ST_OK) session_judging_close(&s->session); /* waves are judged by themselves */
     s->full_prompts = o->search.style == STYLE_FULL || (o->search.style == STYLE_AUTO && s->session.texts);
+    const bool raicl = o->train.dataset_builder.prompt_option == PROMPT_RAICL;
+    if (s->search.refine == TOGGLE_AUTO) s->search.refine = s->full_prompts ? TOGGLE_ON : TOGGLE_OFF;
+    if (s->search.retrieval == TOGGLE_AUTO) s->search.retrieval = s->full_prompts || raicl ? TOGGLE_ON : TOGGLE_OFF;
     if (st == ST_OK) st = check_problems(s, e);
     if (st == ST_OK) find_limits(s);
     if (st == ST_OK) st = open_records(s, e);

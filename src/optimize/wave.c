@@ -28,9 +28,9 @@ static bool same_choice(const struct arm_choice *a, const struct arm_choice *b) 
 }
 
 /* Choices for n answers, a prompt each `prompt_answers`; equal ones become one with more answers. */
-static int choose(const struct answer_search *s, const struct search_task *t, int n, struct arm_choice *choice,
-                  int *answers) {
-    const struct search_options *o = &s->o->search;
+static int choose(const struct answer_search *s, int task, int n, struct arm_choice *choice, int *answers) {
+    const struct search_task *t = &s->tasks->items[task];
+    const struct search_options *o = &s->search;
     const struct actor *a = &s->session.actor;
     const uint64_t key[2] = {(uint64_t)s->state.waves, hash_str(t->key)};
     struct rng r = rng_make((uint64_t)s->train.seed, hash_bytes(key, sizeof key, 7));
@@ -38,12 +38,13 @@ static int choose(const struct answer_search *s, const struct search_task *t, in
     const bool examples = a->raicl || prompt_examples(a->backend ? a->backend->name : "c", 1, &unused) > 0;
     struct arms arms;
     int n_choices = 0;
-    arms_count(t, &arms);
+    arms_count(s->tasks, task, &arms);
     for (int left = n; left > 0;) {
         const int part = left < o->prompt_answers ? left : o->prompt_answers;
-        /* Nothing is known in a first wave: it asks in the plain way. */
-        struct arm_choice c = t->waves == 0 ? (struct arm_choice){.island = o->islands > 1 ? n_choices % o->islands : 0}
-                                            : arms_choose(&arms, t, o, examples, &r);
+        /* Where nothing is known, a wave asks in the plain way. */
+        struct arm_choice c = arms.known == 0
+                                  ? (struct arm_choice){.island = o->islands > 1 ? n_choices % o->islands : 0}
+                                  : arms_choose(&arms, t, o, examples, &r);
         int same = 0;
         while (same < n_choices && !same_choice(&choice[same], &c)) same++;
         if (same < n_choices) {
@@ -95,10 +96,9 @@ static enum status add_group(struct answer_search *s, struct wave *w, int task, 
 }
 
 static enum status add_task(struct answer_search *s, struct wave *w, const struct share *share, struct err *e) {
-    const struct search_task *t = &s->tasks->items[share->task];
     struct arm_choice *choice = xcalloc((size_t)share->answers, sizeof *choice);
     int *answers = xcalloc((size_t)share->answers, sizeof *answers);
-    const int n = choose(s, t, share->answers, choice, answers);
+    const int n = choose(s, share->task, share->answers, choice, answers);
     enum status st = ST_OK;
     for (int i = 0; i < n; i++) {
         if (st == ST_OK) st = add_group(s, w, share->task, &choice[i], answers[i], e);

@@ -1,4 +1,5 @@
 # flake8: noqa: F821
+# ---- below: ModelNew in a module's place ----------------------------------------------------------------------------
 
 
 class _Adopted:

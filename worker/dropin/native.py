@@ -1,4 +1,5 @@
 # flake8: noqa: F821
+# ---- below: a kernel in C or CUDA as a function of tensors ----------------------------------------------------------
 
 import ctypes  # noqa: E402
 import hashlib  # noqa: E402

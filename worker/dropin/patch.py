@@ -1,4 +1,5 @@
 # flake8: noqa: F821
+# ---- below: how the code above takes a module's place ---------------------------------------------------------------
 #
 #     import best
 #     n = best.patch(model)      # modules of `model` that are computed by the faster code from here on
