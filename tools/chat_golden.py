@@ -47,6 +47,23 @@ def system(text):
     return {"role": "system", "content": text}
 
 
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Adds é and \"b\".\n",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "number", "minimum": 0.5, "maximum": 1e6}, "b": {"type": ["string", "null"]}},
+                "required": ["a"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "now", "parameters": {"default": [1, 2.0, None, True, {}, []]}}},
+]
+WITH_TOOLS = [[user("U")], [system("S"), user("U"), assistant("", tool_calls=[CALL]), tool("3")], [system(""), user("U")]]
 BY_HAND = [
     [user("Hi")],
     [system("S"), user("Hi")],
@@ -89,14 +106,15 @@ def text_by_chance(rng):
     return "".join(rng.choices(PIECES, k=rng.randint(0, 5)))
 
 
-def render(template, thinking, talk, end):
+def render(template, thinking, talk, end, tools=None):
     """None: transformers refuses to go on with a message that its template does not show as it is."""
     if end == "continue" and talk[-1]["role"] != "assistant":
         return None
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE()))
     switch = {} if thinking is None else {"enable_thinking": thinking}
     try:
-        return tokenizer.apply_chat_template(talk, chat_template=template, tokenize=False, **switch, **ENDS[end])
+        return tokenizer.apply_chat_template(talk, chat_template=template, tokenize=False, tools=tools, **switch,
+                                             **ENDS[end])
     except ValueError:
         if end != "continue":
             raise
@@ -119,11 +137,12 @@ def main():
     templates = {style: open(f"{sys.argv[1]}/{file}").read() for style, (file, _) in STYLES.items()}
     talks = BY_HAND + [by_chance(rng) for _ in range(25)]
     cases = []
-    for talk in talks:
+    for talk, tools in [(talk, None) for talk in talks] + [(talk, TOOLS) for talk in WITH_TOOLS]:
         want = {
-            style: {end: render(templates[style], STYLES[style][1], talk, end) for end in ENDS} for style in STYLES
+            style: {end: render(templates[style], STYLES[style][1], talk, end, tools) for end in ENDS}
+            for style in STYLES
         }
-        cases.append({"messages": [plain(m) for m in talk], "want": want})
+        cases.append({"messages": [plain(m) for m in talk], "tools": tools or [], "want": want})
     print('{"made_by": "transformers %s",\n"cases": [' % transformers.__version__)
     print(",\n".join(json.dumps(c, ensure_ascii=False) for c in cases))
     print("]}")

@@ -163,6 +163,50 @@ void js_add_number(struct str *s, double v) {
     str_adds(s, buf);
 }
 
+static void add_real(struct str *s, double v) {
+    if (v == floor(v) && fabs(v) < 1e16)
+        str_addf(s, "%.1f", v);
+    else
+        js_add_number(s, v);
+}
+
+static void add_python_object(struct str *s, const json_t *v) {
+    const char *key;
+    json_t *inner;
+    bool first = true;
+    str_addc(s, '{');
+    json_object_foreach((json_t *)(uintptr_t)v, key, inner) {
+        if (!first) str_adds(s, ", ");
+        first = false;
+        js_add_quoted(s, key, strlen(key));
+        str_adds(s, ": ");
+        js_add_python(s, inner);
+    }
+    str_addc(s, '}');
+}
+
+void js_add_python(struct str *s, const json_t *v) {
+    size_t i;
+    const json_t *inner;
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: add_python_object(s, v); return;
+    case JSON_ARRAY:
+        str_addc(s, '[');
+        json_array_foreach(v, i, inner) {
+            if (i > 0) str_adds(s, ", ");
+            js_add_python(s, inner);
+        }
+        str_addc(s, ']');
+        return;
+    case JSON_STRING: js_add_quoted(s, json_string_value(v), json_string_length(v)); return;
+    case JSON_INTEGER: str_addf(s, "%lld", (long long)json_integer_value(v)); return;
+    case JSON_REAL: add_real(s, json_real_value(v)); return;
+    case JSON_TRUE: str_adds(s, "true"); return;
+    case JSON_FALSE: str_adds(s, "false"); return;
+    case JSON_NULL: str_adds(s, "null"); return;
+    }
+}
+
 static void separate(struct str *s, const char *key) {
     char last = s->len ? s->p[s->len - 1] : '\n';
     if (!strchr("{[,:\n", last)) str_addc(s, ',');

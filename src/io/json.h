@@ -48,6 +48,9 @@ void js_put_json(struct str *s, const char *key, const json_t *v); /* compact */
 /* Building blocks: a quoted string, and a finite number in its shortest exact form. */
 void js_add_quoted(struct str *s, const char *v, size_t n);
 void js_add_number(struct str *s, double v);
+/* What Python's json.dumps(v, ensure_ascii=False) writes, which chat templates put into prompts: blanks behind , and :,
+ * keys in their order, 1.0 for a real number. */
+void js_add_python(struct str *s, const json_t *v);
 /* Number of bytes at the start of the text that are well-formed UTF-8; n when all are. */
 size_t js_utf8_prefix(const char *p, size_t n);
 

@@ -1,4 +1,4 @@
-/* ChatML as the chat templates of the table render it (without definitions of tools). One walk over the conversation
+/* ChatML as the chat templates of the table render it. One walk over the conversation
  * yields markers and text; rendering writes both, encoding turns markers into their ids and encodes the text between
  * two markers in one go, so the ids are those of the rendered string. */
 #include "text/chat.h"
@@ -210,15 +210,43 @@ static size_t find_last_query(const struct chat_message *m, size_t n) {
     return n ? n - 1 : 0;
 }
 
-static void walk(struct chat_out *o, enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end) {
-    const struct chat_template *t = &templates[style];
-    if (t->system && (n == 0 || strcmp(m[0].role, "system") != 0)) {
-        open_turn(o, "system");
-        str_adds(o->text, t->system);
-        close_turn(o);
+/* What a model is told of its tools, behind the system's message. */
+static void add_tools(struct chat_out *o, struct chat_tools tools) {
+    str_adds(o->text, "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+                      "You are provided with function signatures within <tools></tools> XML tags:\n<tools>");
+    for (size_t i = 0; i < tools.n; i++) str_addf(o->text, "\n%s", tools.text[i]);
+    str_adds(o->text, "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
+                      "within ");
+    marker(o, "<tool_call>");
+    marker(o, "</tool_call>");
+    str_adds(o->text, " XML tags:\n");
+    marker(o, "<tool_call>");
+    str_adds(o->text, "\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n");
+    marker(o, "</tool_call>");
+}
+
+/* The system's turn, where there is one: the first message's, the template's own, or one for the tools. */
+static void system_turn(struct chat_out *o, const struct chat_template *t, struct chat_tools tools, const char *content,
+                        bool open) {
+    if (!content) content = t->system;
+    if (!content && tools.n == 0) return;
+    open_turn(o, "system");
+    if (content) str_adds(o->text, content);
+    if (open) return;
+    if (tools.n > 0) {
+        if (content) str_adds(o->text, "\n\n");
+        add_tools(o, tools);
     }
+    close_turn(o);
+}
+
+static void walk(struct chat_out *o, enum chat_style style, struct chat_tools tools, const struct chat_message *m,
+                 size_t n, enum chat_end end) {
+    const struct chat_template *t = &templates[style];
+    const bool own = n > 0 && strcmp(m[0].role, "system") == 0;
+    system_turn(o, t, tools, own ? m[0].content : NULL, own && n == 1 && end == CHAT_CONTINUE);
     const size_t last_query = find_last_query(m, n);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = own; i < n; i++) {
         const bool last = i + 1 == n, open = last && end == CHAT_CONTINUE;
         if (strcmp(m[i].role, "assistant") == 0 && t->thoughts != CHAT_NO_THOUGHTS) {
             assistant_turn(o, &m[i], i > last_query, last, open);
@@ -242,14 +270,24 @@ static void walk(struct chat_out *o, enum chat_style style, const struct chat_me
     }
 }
 
+void chat_render_tools(enum chat_style style, struct chat_tools tools, const struct chat_message *m, size_t n,
+                       enum chat_end end, struct str *out) {
+    walk(&(struct chat_out){NULL, out, NULL}, style, tools, m, n, end);
+}
+
 void chat_render(enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end, struct str *out) {
-    walk(&(struct chat_out){NULL, out, NULL}, style, m, n, end);
+    chat_render_tools(style, (struct chat_tools){NULL, 0}, m, n, end, out);
+}
+
+void chat_encode_tools(struct tokenizer *t, enum chat_style style, struct chat_tools tools,
+                       const struct chat_message *m, size_t n, enum chat_end end, struct ids *out) {
+    CLEANUP_STR struct str held = STR_INIT;
+    struct chat_out o = {t, &held, out};
+    walk(&o, style, tools, m, n, end);
+    flush(&o);
 }
 
 void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end,
                  struct ids *out) {
-    CLEANUP_STR struct str held = STR_INIT;
-    struct chat_out o = {t, &held, out};
-    walk(&o, style, m, n, end);
-    flush(&o);
+    chat_encode_tools(t, style, (struct chat_tools){NULL, 0}, m, n, end, out);
 }

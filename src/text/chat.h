@@ -1,8 +1,7 @@
 /* chat: ChatML rendering (rl-free: roles in, token ids out). Only the template's own markers become special tokens;
- * message contents never do. Each style follows the chat_template of its checkpoints, without definitions of tools;
- * their calls and results in a history are rendered. Qwen3's history loses the think blocks of the assistant's turns
- * before the last user message that is no mere <tool_response>; later turns keep theirs, and a final assistant turn
- * gets one even when it is empty. */
+ * message contents never do. Each style follows the chat_template of its checkpoints, tools included. Qwen3's history
+ * loses the think blocks of the assistant's turns before the last user message that is no mere <tool_response>; later
+ * turns keep theirs, and a final assistant turn gets one even when it is empty. */
 #ifndef KERNELRL_CHAT_H
 #define KERNELRL_CHAT_H
 
@@ -67,10 +66,20 @@ enum status chat_style_choose(const char *renderer, const char *family, bool thi
 enum chat_style chat_style_thinking(enum chat_style style, bool thinking);
 /* Id of the token that ends a turn, or -1 where the tokenizer lacks it. */
 int32_t chat_end_of_turn(const struct tokenizer *t);
+/* The tools that the assistant may call: a JSON text each, as js_add_python() of io/json.h writes it. */
+struct chat_tools {
+    const char *const *text;
+    size_t n;
+};
 /* Appends the text of the whole conversation. */
 void chat_render(enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end, struct str *out);
 /* Appends the same as token ids: those of the rendered text, except that markers inside contents stay text. */
 void chat_encode(struct tokenizer *t, enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end,
                  struct ids *out);
+/* The same with tools, which stand in the system's turn. */
+void chat_render_tools(enum chat_style style, struct chat_tools tools, const struct chat_message *m, size_t n,
+                       enum chat_end end, struct str *out);
+void chat_encode_tools(struct tokenizer *t, enum chat_style style, struct chat_tools tools,
+                       const struct chat_message *m, size_t n, enum chat_end end, struct ids *out);
 
 #endif

@@ -14,6 +14,7 @@
 
 #include "base/fs.h"
 #include "base/home.h"
+#include "io/json.h"
 #include "text/chat.h"
 
 static void check(enum chat_style style, const struct chat_message *m, size_t n, enum chat_end end, const char *want) {
@@ -211,6 +212,13 @@ static void as_transformers_renders(void **state) {
     json_array_foreach(json_object_get(all, "cases"), i, c) {
         struct chat_message m[16];
         struct chat_call calls[16][4];
+        struct str tool[4] = {STR_INIT, STR_INIT, STR_INIT, STR_INIT};
+        const char *text[4];
+        struct chat_tools tools = {text, json_array_size(json_object_get(c, "tools"))};
+        for (size_t k = 0; k < tools.n; k++) {
+            js_add_python(&tool[k], json_array_get(json_object_get(c, "tools"), k));
+            text[k] = tool[k].p;
+        }
         const size_t n = read_messages(json_object_get(c, "messages"), m, calls);
         for (int style = 0; style < N_CHAT_STYLES; style++)
             for (int end = CHAT_CLOSED; end <= CHAT_CONTINUE; end++) {
@@ -219,12 +227,13 @@ static void as_transformers_renders(void **state) {
                 const char *want = text_of(of_style, ends[end]);
                 CLEANUP_STR struct str got = STR_INIT;
                 if (!want) continue;
-                chat_render((enum chat_style)style, m, n, (enum chat_end)end, &got);
+                chat_render_tools((enum chat_style)style, tools, m, n, (enum chat_end)end, &got);
                 if (strcmp(got.p, want) != 0)
                     fail_msg("conversation %zu, %s, %s:\n%s\n---- expected:\n%s", i,
                              chat_style_name((enum chat_style)style), ends[end], got.p, want);
                 compared++;
             }
+        for (size_t k = 0; k < tools.n; k++) str_free(&tool[k]);
     }
     assert_true(compared > 400);
     json_decref(all);
