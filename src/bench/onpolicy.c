@@ -82,8 +82,7 @@ static void subject_close(struct subject *p) {
     *p = (struct subject){0};
 }
 
-/* B as well as A: with a B of zeros the adapter would do nothing. */
-static enum status random_adapter(struct model *m, int rank, unsigned parts, uint64_t seed, struct err *e) {
+enum status random_adapter(struct model *m, int rank, unsigned parts, uint64_t seed, struct err *e) {
     TRY(model_lora_create(m, &(struct adapter_shape){rank, 2.0f * (float)rank, parts}, seed, e));
     TRY(model_train_prepare(m, TRAIN_LORA, e)); /* model_params() lists the adapter now */
     int n;

@@ -1,4 +1,5 @@
-/* kernelrl selfcheck onpolicy is in onpolicy.c, kernelrl selfcheck ops in ops.c. kernelrl selfcheck golden DIR
+/* kernelrl selfcheck onpolicy is in onpolicy.c, kernelrl selfcheck ops in selfcheck_ops.c,
+ * kernelrl selfcheck ranks in selfcheck_ranks.c. kernelrl selfcheck golden DIR
  * [--device NAME] [--dtype f32|bf16]: the engine against numbers of another implementation. DIR holds config.json,
  * model.safetensors, adapter/ (PEFT) and expected.safetensors with, for i = 0, 1, ...: ids_i, logits_i, hidden_i (final
  * norm, optional), greedy_i (prompt and continuation, optional), lora_logits_i, lora_logp_i, adv_i; loss, grad.NAME,
@@ -18,6 +19,7 @@
 #include "bench/onpolicy.h"
 #include "cli/cli.h"
 #include "cli/selfcheck_ops.h"
+#include "cli/selfcheck_ranks.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "model/model.h"
@@ -417,13 +419,18 @@ static const struct args_sub subs[] = {
      .max = -1,
      .help = "Checks every op of a device; its flags stand below.",
      .rest = true},
+    {.name = "ranks",
+     .words = "[FLAG]...",
+     .max = -1,
+     .help = "Started by mpirun: checks that all ranks compute the same bits; its flags stand below.",
+     .rest = true},
 };
 
-static const struct args_command *const more[] = {&onpolicy_command, &ops_command, NULL};
+static const struct args_command *const more[] = {&onpolicy_command, &ops_command, &ranks_command, NULL};
 
 const struct args_command selfcheck_command = {
     .name = "selfcheck",
-    .usage = "golden DIR [FLAG]...\nonpolicy --model MODEL [FLAG]...\nops [FLAG]...",
+    .usage = "golden DIR [FLAG]...\nonpolicy --model MODEL [FLAG]...\nops [FLAG]...\nranks --model MODEL [FLAG]...",
     .flags = flags,
     .n_flags = ARRAY_LEN(flags),
     .subs = subs,
@@ -434,6 +441,7 @@ const struct args_command selfcheck_command = {
 int cmd_selfcheck(int argc, char **argv) {
     if (argc >= 2 && strcmp(argv[1], "onpolicy") == 0) return selfcheck_onpolicy(argc - 1, argv + 1);
     if (argc >= 2 && strcmp(argv[1], "ops") == 0) return selfcheck_ops(argc - 1, argv + 1);
+    if (argc >= 2 && strcmp(argv[1], "ranks") == 0) return selfcheck_ranks(argc - 1, argv + 1);
     struct golden_args a = {.device = "cpu"};
     struct args given;
     if (!args_parse(&selfcheck_command, argc, argv, &a, &given)) return given.code;

@@ -69,8 +69,7 @@ int cmd_train(int argc, char **argv) {
         st = cli_supervise(argv, (int)o.gpus, restarts, &code, &e);
     } else if (st == ST_OK && !is_parent) {
         config_dump(&c, &yaml);
-        follow_place(&o);
-        const bool leads = strcmp(o.ranks, "self") == 0 || comm_launched().rank == 0;
+        const bool leads = ranks_place(o.ranks, &o.device, &o.threads);
         st = leads ? train_run(&o, str_c(&yaml), interrupt_flag(), &e) : follow_run(&o, str_c(&yaml), &e);
     }
     str_free(&yaml);

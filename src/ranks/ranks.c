@@ -6,10 +6,30 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/pool.h"
 #include "tensor/backend.h"
 #include "train/follow.h"
 
 enum { FINGERPRINT_MAX = 2000 };
+
+bool ranks_place(const char *ranks, const char **device, int64_t *threads) {
+    const struct comm_launch l = comm_launched();
+    if (strcmp(ranks, "self") == 0 || l.size == 1) return true;
+    if (strcmp(*device, "cuda") == 0) {
+        static char own[32];
+        snprintf(own, sizeof own, "cuda:%d", l.local_rank);
+        *device = own;
+    }
+    const int64_t machine = sysconf(_SC_NPROCESSORS_ONLN);
+    if (*threads == 0) *threads = i64_max(1, i64_min(pool_cpu_count(), machine / l.local_size));
+    if (l.rank == 0) return true;
+    char host[64] = "", who[80];
+    gethostname(host, sizeof host - 1);
+    snprintf(who, sizeof who, "rank %d on %s", l.rank, host);
+    log_set_process(who);
+    return false;
+}
 
 /* The program's own bytes: two builds of one version may differ. */
 static uint64_t program_hash(void) {

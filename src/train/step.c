@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <unistd.h>
+
 #include "tensor/backend.h"
+#include "train/audit.h"
 #include "train/follow.h"
 
 enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
@@ -15,6 +18,7 @@ enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t t
     struct trainer *t = *out = xcalloc(1, sizeof *t);
     *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .base = s.base, .train_tokens = train_tokens};
     t->leaves = xcalloc((size_t)c->size, sizeof *t->leaves);
+    t->audit_every = AUDIT_EVERY;
     enum status st = adamw_create(model_backend(m), s.param, s.n, &t->opt, e);
     if (st == ST_OK) st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
     if (st == ST_OK) return ST_OK;
@@ -278,7 +282,9 @@ static enum status micro_leaf(struct trainer *t, const struct micro *b, struct e
     const struct train_set set = model_train_set(t->model, t->adapter);
     struct backend *be = model_backend(t->model);
     be->mem_zero(be, set.g, (size_t)set.n_g * sizeof(float));
-    return model_backward(t->model, &b->batch, b->g, e);
+    TRY(model_backward(t->model, &b->batch, b->g, e));
+    if (t->leaf_done) t->leaf_done(t->leaf_done_ctx, set.g, set.n_g);
+    return ST_OK;
 }
 
 /* What the rank does with its own micro-batch of a round; c NULL: log-probabilities alone. */
@@ -309,6 +315,75 @@ static enum status share(struct comm *c, struct micro *b, int n, bool entropy, s
     return ST_OK;
 }
 
+/* ---- leaves computed twice ----------------------------------------------------------------------------------------*/
+
+/* The number of a leaf that lies in the set's slab, and of its log-probabilities. */
+static enum status leaf_hash(struct trainer *t, const struct micro *b, uint64_t *hash, struct err *e) {
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    return audit_hash(model_backend(t->model), set.g, set.n_g, b->logp, b->batch.N, hash, e);
+}
+
+/* This rank computes a leaf, whosever it is. */
+static enum status leaf_again(struct trainer *t, const struct train_call *c, const struct datum *d,
+                              const struct micro *of, uint64_t *hash, struct err *e) {
+    struct train_stats unread = {0};
+    struct micro b;
+    micro_outline(&t->micro, d, of->parts, of->n_parts, &b);
+    TRY(micro_work(t, t->model, t->adapter, c, d, &b, &unread, e));
+    return leaf_hash(t, &b, hash, e);
+}
+
+/* A rank's name, and what it computed. */
+struct said {
+    char host[64];
+    uint64_t own, other; /* numbers of its own leaf, and of the one that it computed again */
+};
+
+/* Leaf number `owner` of the round differs between two ranks: all compute it, to find out who is wrong. */
+static enum status settle(struct trainer *t, const struct train_call *c, const struct datum *d, const struct micro *b,
+                          const struct said *said, int owner, int other, struct err *e) {
+    struct comm *comm = t->comm;
+    uint64_t mine = 0;
+    CLEANUP_FREE uint64_t *again = xcalloc((size_t)comm->size, sizeof *again);
+    TRY(comm_agree(comm, leaf_again(t, c, d, &b[owner], &mine, e), e));
+    TRY(comm->allgather(comm, &mine, sizeof mine, again, e));
+    const struct audit_dispute dispute = {owner, other, said[owner].own, said[other].other, again};
+    const int wrong = audit_wrong(&dispute, comm->size);
+    if (wrong < 0)
+        return FAIL(e, ST_DEVICE,
+                    "rank %d on %s and rank %d on %s compute different gradients from the same micro-batch at optimizer "
+                    "step %lld; which of them is wrong cannot be told",
+                    owner, said[owner].host, other, said[other].host, (long long)c->step);
+    return FAIL(e, ST_DEVICE,
+                "rank %d on %s computes wrong gradients: at optimizer step %lld its numbers are not those of the other "
+                "ranks; without that device the same command goes on from the last checkpoint",
+                wrong, said[wrong].host, (long long)c->step);
+}
+
+/* Each of the round's n leaves is computed by a second rank, too, and compared. */
+static enum status audit_round(struct trainer *t, const struct train_call *c, const struct datum *d,
+                               const struct micro *b, int n, struct err *e) {
+    struct comm *comm = t->comm;
+    const int64_t number = t->rounds / t->audit_every;
+    struct said mine = {.host = ""};
+    enum status st = ST_OK;
+    gethostname(mine.host, sizeof mine.host - 1);
+    if (comm->rank < n) st = leaf_hash(t, &b[comm->rank], &mine.own, e);
+    for (int r = 0; r < n && st == ST_OK; r++)
+        if (audit_other(r, comm->size, number) == comm->rank) st = leaf_again(t, c, d, &b[r], &mine.other, e);
+    TRY(comm_agree(comm, st, e));
+    CLEANUP_FREE struct said *all = xcalloc((size_t)comm->size, sizeof *all);
+    TRY(comm->allgather(comm, &mine, sizeof mine, all, e));
+    t->audited += n;
+    for (int r = 0; r < n; r++) {
+        const int other = audit_other(r, comm->size, number);
+        if (all[r].own != all[other].other) return settle(t, c, d, b, all, r, other, e);
+    }
+    return ST_OK;
+}
+
+/* ---- rounds -------------------------------------------------------------------------------------------------------*/
+
 /* A round: the next n micro-batches, at most one a rank, rank r having the r-th. What the statistics add up they add up
  * on every rank, from the first token to the last, so that their bits do not depend on who computed what. */
 static enum status micro_round(struct trainer *t, struct model *m, int adapter, const struct train_call *c,
@@ -327,7 +402,11 @@ static enum status micro_round(struct trainer *t, struct model *m, int adapter, 
         if (c && !alone) TRY(micro_losses(c, d, &b[r], s, e));
         if (c) t->leaves[r]++;
     }
-    return c ? fold_add(t->sum, mine ? model_train_set(t->model, t->adapter).g : NULL, n, e) : ST_OK;
+    if (!c) return ST_OK;
+    TRY(fold_add(t->sum, mine ? model_train_set(t->model, t->adapter).g : NULL, n, e));
+    if (!alone && t->audit_every > 0 && t->rounds % t->audit_every == 0) TRY(audit_round(t, c, d, b, n, e));
+    t->rounds++;
+    return ST_OK;
 }
 
 /* All micro-batches of a call. c NULL: log-probabilities alone. */

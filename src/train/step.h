@@ -59,6 +59,9 @@ struct trainer {
     struct adamw *opt;    /* for checkpoints: adamw_save and adamw_load; NULL at rest */
     struct fold *sum;     /* of the leaves since the last step; NULL at rest */
     int64_t *leaves;      /* [ranks] leaves that each rank has computed; who reads them may begin anew at 0 */
+    /* Of several ranks: rounds of leaves so far; in the first and each audit_every-th one after it the leaves are
+     * computed by a second rank and compared (0: never); leaves that were, who reads them may begin anew at 0. */
+    int64_t rounds, audit_every, audited;
     struct resting *rest; /* NULL: it is awake */
     int64_t rest_step;    /* opt->step */
     bool rest_sum;        /* true: a sum of gradients is among what rests */
@@ -66,6 +69,10 @@ struct trainer {
     /* Called before every micro-batch, when the device has done what is queued; NULL: nobody asks. */
     void (*border)(void *ctx);
     void *border_ctx;
+    /* Called when this rank has computed a leaf of n floats of device memory, before anybody reads it; NULL: nobody
+     * wants it. For tests, which spoil one. */
+    void (*leaf_done)(void *ctx, float *leaf, int64_t n);
+    void *leaf_done_ctx;
     bool begun;                /* true: gradients have been added since the last step */
     struct arena datums;       /* for the caller's datums; the trainer does not touch it */
     struct arena parts, micro; /* of a call, of a micro-batch */
@@ -79,8 +86,8 @@ void trainer_close(struct trainer *t); /* NULL is fine */
 /* Adds the gradient of the datums' losses to those of the calls since the last step, and to the stats. The datums are
  * cut into micro-batches in their order: neighbours with one prompt stay together where train_tokens allows, and a
  * datum is never cut. ST_INVALID: the message names the datum and what is wrong with it, and nothing has been done.
- * ST_FAILED: a log-probability is not finite, or not the sampler's where it must be. After an error that came later
- * call train_forget. */
+ * ST_FAILED: a log-probability is not finite, or not the sampler's where it must be. ST_DEVICE: a rank computes wrong
+ * bits; the message names it. After an error that came later call train_forget. */
 enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
                              struct train_stats *stats, struct err *e) MUST_USE;
 /* Log-probabilities alone, into datum.logp, under a model of the same shape (the trained one or a reference), through

@@ -10,23 +10,6 @@
 #include "base/log.h"
 #include "base/pool.h"
 
-void follow_place(struct train_options *o) {
-    const struct comm_launch l = comm_launched();
-    if (strcmp(o->ranks, "self") == 0 || l.size == 1) return;
-    if (strcmp(o->device, "cuda") == 0) {
-        static char device[32];
-        snprintf(device, sizeof device, "cuda:%d", l.local_rank);
-        o->device = device;
-    }
-    const int64_t machine = sysconf(_SC_NPROCESSORS_ONLN);
-    if (o->threads == 0) o->threads = i64_max(1, i64_min(pool_cpu_count(), machine / l.local_size));
-    if (l.rank == 0) return;
-    char host[64] = "", who[80];
-    gethostname(host, sizeof host - 1);
-    snprintf(who, sizeof who, "rank %d on %s", l.rank, host);
-    log_set_process(who);
-}
-
 enum status follow_open(const struct train_options *o, const char *resolved_yaml, struct backend *be, struct comm **out,
                         struct err *e) {
     const struct comm_options co = {.peer_timeout_s = o->peer_timeout};

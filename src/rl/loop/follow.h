@@ -7,10 +7,6 @@
 #include "rl/learn/session.h"
 #include "rl/options/options.h"
 
-/* Gives this process its share of the machine, where a launcher has started several: "cuda" becomes the device of its
- * number on the machine, 0 threads an even share of the processors. Lines of ranks other than 0 name their rank. */
-void follow_place(struct train_options *o);
-
 /* Opens the ranks as the keys say, compares them with each other, and lets their devices reach each other;
  * resolved_yaml is the configuration. */
 enum status follow_open(const struct train_options *o, const char *resolved_yaml, struct backend *be, struct comm **out,
