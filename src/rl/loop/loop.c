@@ -273,6 +273,7 @@ static void rank_metrics(struct training *t, struct metrics *m) {
     }
     metrics_add(m, (double)samples, "ranks/samples");
     metrics_add(m, (double)leaves, "ranks/leaves");
+    if (t->comm->size > 1) metrics_add(m, (double)t->trainer->audited, "ranks/audited");
 }
 
 static enum status write_step(struct training *t, const struct rollout *r, int constant, const struct update_stats *u,
@@ -307,6 +308,7 @@ static enum status one_step(struct training *t, struct err *e) {
     const double t0 = clock_now_s(), baseline = t->baseline;
     enum status st;
     for (int r = 0; r < t->comm->size; r++) t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
+    t->trainer->audited = 0;
     TRY_GOTO(sample_ahead(t, &times.rollout, e), out);
     struct rollout *r = &t->ahead.batch[0]->r;
     TRY_GOTO(judge(t, r, &times.rollout, e), out);
