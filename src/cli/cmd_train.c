@@ -31,11 +31,11 @@ static enum status detach(const struct train_options *o, bool *is_parent, struct
     return st;
 }
 
-/* Takes what is no key out of the arguments, and puts NULL behind them. */
+/* Takes what is no key out of the arguments, and puts NULL behind them. background NULL: --detach is left there. */
 static enum status take_flags(int *argc, char **argv, bool *background, int64_t *restarts, struct err *e) {
     int kept = 1;
     for (int i = 1; i < *argc; i++) {
-        if (strcmp(argv[i], "--detach") == 0) {
+        if (background && strcmp(argv[i], "--detach") == 0) {
             *background = true;
         } else if (strcmp(argv[i], "--restarts") == 0) {
             const char *n = i + 1 < *argc ? argv[++i] : "";
@@ -78,15 +78,26 @@ int cmd_train(int argc, char **argv) {
 }
 
 int cmd_sft(int argc, char **argv) {
-    static const char usage[] = "sft [--config FILE]... data=ROWS.jsonl output=DIR [key=value]...";
+    static const char usage[] = "sft [--restarts N] [--config FILE]... data=ROWS.jsonl output=DIR [key=value]...";
     if (cli_wants_help(argc, argv)) return cli_key_help(usage, &sft_schema);
     struct sft_options o;
     struct config c;
     struct err e = {0};
+    struct str yaml = STR_INIT;
+    int64_t restarts = 0;
+    int code = 0;
+    enum status st = take_flags(&argc, argv, NULL, &restarts, &e);
     config_init(&c, &sft_schema, &o);
-    enum status st = config_args(&c, argc - 1, argv + 1, &e);
+    if (st == ST_OK) st = config_args(&c, argc - 1, argv + 1, &e);
     if (st == ST_OK) st = sft_options_check(&c, &o, &e);
-    if (st == ST_OK) st = sft_run(&o, interrupt_flag(), &e);
+    if (st == ST_OK && comm_launched().size == 1 && (o.gpus > 1 || restarts > 0)) {
+        st = cli_supervise(argv, (int)o.gpus, restarts, &code, &e);
+    } else if (st == ST_OK) {
+        config_dump(&c, &yaml);
+        const bool leads = ranks_place(o.ranks, &o.device, &o.threads);
+        st = leads ? sft_run(&o, str_c(&yaml), interrupt_flag(), &e) : sft_follow(&o, str_c(&yaml), &e);
+    }
+    str_free(&yaml);
     config_free(&c);
-    return st == ST_OK ? 0 : args_report(&e);
+    return st == ST_OK ? code : args_report(&e);
 }

@@ -10,11 +10,11 @@
 #include "base/log.h"
 #include "base/pool.h"
 
-enum status follow_open(const struct train_options *o, const char *resolved_yaml, struct backend *be, struct comm **out,
-                        struct err *e) {
-    const struct comm_options co = {.peer_timeout_s = o->peer_timeout};
+enum status follow_open(const char *ranks, double peer_timeout, const char *resolved_yaml, struct backend *be,
+                        struct comm **out, struct err *e) {
+    const struct comm_options co = {.peer_timeout_s = peer_timeout};
     CLEANUP_STR struct str mine = STR_INIT;
-    TRY(comm_open(o->ranks, &co, out, e));
+    TRY(comm_open(ranks, &co, out, e));
     ranks_fingerprint(be, &mine);
     str_addf(&mine, "configuration: %016llx\n",
              (unsigned long long)hash_bytes(resolved_yaml, strlen(resolved_yaml), 0));
@@ -25,17 +25,25 @@ enum status follow_open(const struct train_options *o, const char *resolved_yaml
     return ST_OK;
 }
 
+void follow_ignore_signals(void) {
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+}
+
+void follow_dismiss(struct comm *c, enum status st) {
+    struct err e;
+    if (st == ST_LOST || command_give(c, RANK_QUIT, NULL, &e) != ST_OK) c->abort(c, COMM_LOST_EXIT);
+}
+
 enum status follow_run(const struct train_options *o, const char *resolved_yaml, struct err *e) {
     struct session s = {0};
     struct comm *c = NULL;
     struct trainer *t = NULL;
     enum status st;
-    /* The launcher hands signals to all ranks; rank 0 decides what they mean. */
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
+    follow_ignore_signals();
     TRY_GOTO(session_open_policy(o, &s, e), out);
     TRY_GOTO(model_train_prepare(s.policy.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
-    TRY_GOTO(follow_open(o, resolved_yaml, s.policy.be, &c, e), out);
+    TRY_GOTO(follow_open(o->ranks, o->peer_timeout, resolved_yaml, s.policy.be, &c, e), out);
     st = trainer_open(c, s.policy.model, ADAPTER_OWN, o->update.train_tokens, &t, e);
     TRY_GOTO(comm_agree(c, st, e), out); /* rank 0 has come as far */
     struct rank_sampler sampler = {.comm = c, .engine = s.policy.engine, .max_batch = engine_batch_on(o->device)};

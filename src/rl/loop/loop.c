@@ -459,7 +459,7 @@ static enum status resume(struct training *t, struct err *e) {
 /* The ranks, and the trainer with them. Sampling is theirs, too. */
 static enum status open_trainer(struct training *t, const char *resolved_yaml, struct err *e) {
     struct policy *p = &t->s.policy;
-    TRY(follow_open(t->o, resolved_yaml, p->be, &t->comm, e));
+    TRY(follow_open(t->o->ranks, t->o->peer_timeout, resolved_yaml, p->be, &t->comm, e));
     const enum status st = trainer_open(t->comm, p->model, ADAPTER_OWN, t->o->update.train_tokens, &t->trainer, e);
     TRY(comm_agree(t->comm, st, e));
     t->leads = true;
@@ -469,12 +469,6 @@ static enum status open_trainer(struct training *t, const char *resolved_yaml, s
                                        .drawn = xcalloc((size_t)t->comm->size, sizeof *t->sampler.drawn)};
     t->s.actor.policy = (struct actor_policy){rank_sample, &t->sampler};
     return ST_OK;
-}
-
-/* The other ranks end, too. */
-static void dismiss(struct training *t) {
-    struct err e;
-    if (t->leads && command_give(t->comm, RANK_QUIT, NULL, &e) != ST_OK) t->comm->abort(t->comm, COMM_LOST_EXIT);
 }
 
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
@@ -508,8 +502,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
 out:
     /* For who looks at the run afterwards: a process in the background has no one to tell. */
     if (st != ST_OK && t.run) log_file_line(st == ST_CANCELLED ? LOG_INFO : LOG_ERROR, e->msg);
-    if (st == ST_LOST) t.comm->abort(t.comm, COMM_LOST_EXIT);
-    dismiss(&t);
+    if (t.leads || st == ST_LOST) follow_dismiss(t.comm, st);
     pipeline_free(&t.ahead);
     roles_close(&t.roles);
     session_judging_close(&t.s);

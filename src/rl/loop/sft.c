@@ -16,9 +16,11 @@
 #include "io/jsonl.h"
 #include "policy/policy.h"
 #include "rl/learn/update.h"
+#include "rl/loop/follow.h"
 #include "rl/run/run.h"
 #include "text/chat.h"
 #include "train/adamw.h"
+#include "train/follow.h"
 
 enum { ROW_MAX_BYTES = 4 << 20 };
 
@@ -391,8 +393,31 @@ static bool is_finished(const struct sft *s) {
            js_get_i64(state, path.p, "next_step", &step, &ignored) == ST_OK && step >= s->steps;
 }
 
-enum status sft_run(const struct sft_options *o, const volatile bool *cancel, struct err *e) {
+/* The ranks, and the trainer with them. */
+static enum status open_trainer(struct sft *s, const char *resolved_yaml, struct err *e) {
+    TRY(follow_open(s->o->ranks, s->o->peer_timeout, resolved_yaml, s->policy.be, &s->comm, e));
+    const enum status st =
+        trainer_open(s->comm, s->policy.model, ADAPTER_OWN, s->o->update.train_tokens, &s->trainer, e);
+    return comm_agree(s->comm, st, e);
+}
+
+static void close_all(struct sft *s) {
+    trainer_close(s->trainer);
+    comm_close(s->comm);
+    dataset_free(&s->data);
+    dataset_free(&s->valid);
+    free(s->ones);
+    free(s->prompt_weights);
+    policy_close(&s->policy);
+    pool_destroy(s->pool);
+    if (s->lock_fd >= 0) close(s->lock_fd);
+    free(s->state_dir);
+}
+
+enum status sft_run(const struct sft_options *o, const char *resolved_yaml, const volatile bool *cancel,
+                    struct err *e) {
     struct sft s = {.o = o, .lock_fd = -1};
+    bool leads = false; /* true: the other ranks wait for commands */
     struct str state = STR_INIT, probe = STR_INIT;
     str_addf(&state, "%s/state", o->output);
     s.state_dir = str_steal(&state);
@@ -407,8 +432,8 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
     TRY_GOTO(run_lock(o->output, &s.lock_fd, e), out);
     TRY_GOTO(open_model(&s, cancel, e), out);
     TRY_GOTO(open_data(&s, e), out);
-    TRY_GOTO(comm_open("auto", NULL, &s.comm, e), out);
-    TRY_GOTO(trainer_open(s.comm, s.policy.model, ADAPTER_OWN, o->update.train_tokens, &s.trainer, e), out);
+    TRY_GOTO(open_trainer(&s, resolved_yaml, e), out);
+    leads = true;
     TRY_GOTO(checkpoint_recover(s.state_dir, e), out);
     if (!fs_is_file(probe.p) && is_finished(&s)) {
         log_info("%s: already trained for %lld steps; remove it to start over", o->output, (long long)s.steps);
@@ -420,21 +445,32 @@ enum status sft_run(const struct sft_options *o, const volatile bool *cancel, st
             out);
         log_info("%s: going on from step %lld", o->output, (long long)s.step);
     }
+    TRY_GOTO(train_share_state(s.trainer, e), out);
     int n;
     const struct param *params = model_params(s.policy.model, &n);
     TRY_GOTO(checkpoint_room(o->output, params, n, e), out);
     st = train(&s, cancel, e);
 out:
     str_free(&probe);
-    trainer_close(s.trainer);
-    comm_close(s.comm);
-    dataset_free(&s.data);
-    dataset_free(&s.valid);
-    free(s.ones);
-    free(s.prompt_weights);
-    policy_close(&s.policy);
-    pool_destroy(s.pool);
-    if (s.lock_fd >= 0) close(s.lock_fd);
-    free(s.state_dir);
+    if (leads || (st == ST_LOST && s.comm)) follow_dismiss(s.comm, st);
+    close_all(&s);
+    return st;
+}
+
+enum status sft_follow(const struct sft_options *o, const char *resolved_yaml, struct err *e) {
+    struct sft s = {.o = o, .lock_fd = -1};
+    enum status st;
+    follow_ignore_signals();
+    s.pool = pool_create((int)o->threads);
+    TRY_GOTO(open_model(&s, NULL, e), out);
+    TRY_GOTO(open_trainer(&s, resolved_yaml, e), out);
+    struct rank_sampler no_engine = {.comm = s.comm};
+    st = ranks_follow(&no_engine, s.trainer, NULL, e);
+out:
+    if (st == ST_LOST && s.comm) {
+        log_error("%s", e->msg);
+        s.comm->abort(s.comm, COMM_LOST_EXIT);
+    }
+    close_all(&s);
     return st;
 }

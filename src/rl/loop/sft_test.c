@@ -132,7 +132,7 @@ static void twenty_steps_lower_the_loss(void **state) {
     CHECK(model_init(tiny_config, 5, NULL, test_backend(), &fresh, &err));
     double before = row_loss(fresh);
     model_free(fresh);
-    CHECK(sft_run(&o, NULL, &err));
+    CHECK(sft_run(&o, "", NULL, &err));
     double after = loss_of(out);
     if (!(after < 0.65 * before)) fail_msg("loss %g before, %g after 20 steps", before, after);
     assert_true(fs_is_file(in_tmp("learn/tokenizer.json")) && fs_is_file(in_tmp("learn/config.json")));
@@ -144,7 +144,7 @@ static void twenty_steps_lower_the_loss(void **state) {
     size_t n, m;
     CHECK(fs_read(weights, 1 << 24, &was, &n, &err));
     o.update.adam.learning_rate = 1e-3;
-    CHECK(sft_run(&o, NULL, &err));
+    CHECK(sft_run(&o, "", NULL, &err));
     CHECK(fs_read(weights, 1 << 24, &is, &m, &err));
     assert_int_equal(n, m);
     assert_memory_equal(was, is, n);
@@ -177,7 +177,7 @@ static void resuming_changes_nothing(void **state) {
             o.init_config = o.tokenizer = NULL;
             o.model_name = base;
         }
-        CHECK(sft_run(&o, NULL, &err));
+        CHECK(sft_run(&o, "", NULL, &err));
         o.output = pieces;
         o.stop_after_minutes = 1e-6 / 60;
         CLEANUP_STR struct str probe = STR_INIT;
@@ -185,7 +185,7 @@ static void resuming_changes_nothing(void **state) {
         int calls = 0;
         do {
             o.threads = 1 + calls % 2;
-            CHECK(sft_run(&o, NULL, &err));
+            CHECK(sft_run(&o, "", NULL, &err));
             calls++;
             assert_true(calls <= 1000);
         } while (fs_is_file(probe.p));
@@ -213,7 +213,7 @@ static void cancelled_runs_can_go_on(void **state) {
     (void)state;
     struct sft_options o = options(in_tmp("cancelled"));
     volatile bool cancel = true;
-    CHECK_FAILS(sft_run(&o, &cancel, &err), ST_CANCELLED, "interrupted at step 0 of 20");
+    CHECK_FAILS(sft_run(&o, "", &cancel, &err), ST_CANCELLED, "interrupted at step 0 of 20");
     assert_false(fs_is_file(in_tmp("cancelled/model.safetensors")));
 
     /* In the middle: what was done is saved, and nothing is done twice. */
@@ -221,7 +221,7 @@ static void cancelled_runs_can_go_on(void **state) {
     struct watcher w = {.path = xstrdup(in_tmp("cancelled/state/state.json"))};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, watch, &w), 0);
-    enum status st = sft_run(&o, &w.flag, &err);
+    enum status st = sft_run(&o, "", &w.flag, &err);
     w.stop = true;
     pthread_join(thread, NULL);
     assert_int_equal(st, ST_CANCELLED);
@@ -239,7 +239,7 @@ static void bad_rows(const char *rows, const char *want) {
     write_file(path, rows);
     o.data = path;
     err = (struct err){0};
-    assert_int_not_equal(sft_run(&o, NULL, &err), ST_OK);
+    assert_int_not_equal(sft_run(&o, "", NULL, &err), ST_OK);
     if (!strstr(err.msg, want) || !strstr(err.msg, "bad.jsonl")) fail_msg("expected \"%s\" in: %s", want, err.msg);
 }
 
@@ -254,13 +254,13 @@ static void what_is_refused(void **state) {
     bad_rows("", "no row fits");
     struct sft_options o = options(in_tmp("bad"));
     o.max_length = 16; /* shorter than any prompt here */
-    CHECK_FAILS(sft_run(&o, NULL, &err), ST_INVALID, "no row fits max_length 16");
+    CHECK_FAILS(sft_run(&o, "", NULL, &err), ST_INVALID, "no row fits max_length 16");
     o = options(in_tmp("bad"));
     o.data = "";
-    CHECK_FAILS(sft_run(&o, NULL, &err), ST_CONFIG, "data");
+    CHECK_FAILS(sft_run(&o, "", NULL, &err), ST_CONFIG, "data");
     o = options(in_tmp("bad"));
     o.tokenizer = NULL;
-    CHECK_FAILS(sft_run(&o, NULL, &err), ST_CONFIG, "init_config and tokenizer");
+    CHECK_FAILS(sft_run(&o, "", NULL, &err), ST_CONFIG, "init_config and tokenizer");
 }
 
 static void second_writer_is_refused(void **state) {
@@ -271,11 +271,11 @@ static void second_writer_is_refused(void **state) {
     int fd;
     CHECK(fs_mkdirs(out, &err));
     CHECK(run_lock(out, &fd, &err));
-    CHECK_FAILS(sft_run(&o, NULL, &err), ST_IO, "another process is training");
+    CHECK_FAILS(sft_run(&o, "", NULL, &err), ST_IO, "another process is training");
     assert_non_null(strstr(err.msg, out));
     assert_false(fs_is_file(in_tmp("locked/model.safetensors")));
     close(fd);
-    CHECK(sft_run(&o, NULL, &err)); /* and it has let go of the lock */
+    CHECK(sft_run(&o, "", NULL, &err)); /* and it has let go of the lock */
     CHECK(run_lock(out, &fd, &err));
     close(fd);
 }
@@ -288,7 +288,7 @@ static void adapter_says_its_base(void **state) {
     o.model_name = base;
     o.lora_rank = 2;
     o.max_steps = 2;
-    CHECK(sft_run(&o, NULL, &err));
+    CHECK(sft_run(&o, "", NULL, &err));
     CLEANUP_FREE char *config = read_file(in_tmp("adapter/adapter_config.json"));
     CLEANUP_STR struct str want = STR_INIT;
     str_addf(&want, "\"base_model_name_or_path\": \"%s\"", base);

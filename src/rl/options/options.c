@@ -19,6 +19,14 @@
         "again in the backward pass, with the same result. 0: as many as the weights take and 1 GB, at least 2 GB; " \
         "`train` on a GPU: what its plan leaves (docs/memory.md).")
 
+#define RANK_KEYS(S)                                                                                                  \
+    KEY_STRING(S, ranks, "auto",                                                                                      \
+               "Processes that train together, one a device (docs/clusters.md). auto: those that mpirun or srun has " \
+               "started; self: this one alone, whatever has started it; mpi: MPI's, also for one."),                  \
+        KEY_INT(S, gpus, "0", "[0,1024]",                                                                             \
+                "The command starts itself so many times by mpirun, a process a GPU. 0: it runs as it was started."), \
+        KEY_FLOAT(S, peer_timeout, "60", "[1,)",                                                                      \
+                  "Seconds without a sign of life from another rank after which the job ends, with exit status 75.")
 #define REVISION_KEY(S) KEY_STRING(S, model_revision, "main", "Branch, tag or commit of a model_name on the Hub.")
 
 const char *const dtype_names[] = {CHOICE_NAMES(DTYPE_LIST)};
@@ -146,13 +154,7 @@ static const struct config_key train_keys[] = {
             "Bytes of device memory for the keys and values of sampling, never exceeded; with less, fewer answers are "
             "sampled at a time, with the same result. 0: a quarter of what is free; `train` on a GPU: what its plan "
             "gives (docs/memory.md)."),
-    KEY_STRING(T, ranks, "auto",
-               "Processes that train together, one a device (docs/clusters.md). auto: those that mpirun or srun has "
-               "started; self: this one alone, whatever has started it; mpi: MPI's, also for one."),
-    KEY_INT(T, gpus, "0", "[0,1024]",
-            "train starts itself so many times by mpirun, a process a GPU. 0: it runs as it was started."),
-    KEY_FLOAT(T, peer_timeout, "60", "[1,)",
-              "Seconds without a sign of life from another rank after which the job ends, with exit status 75."),
+    RANK_KEYS(T),
     KEY_BOOL(T, thinking, "false", "Ask for a think block in front of the answer."),
     KEY_INT_AT(
         T, "prompt_max_tokens", actor.prompt_tokens, "0", "[0,)",
@@ -469,6 +471,7 @@ static const struct config_key sft_keys[] = {
     DEVICE_KEY(T),
     DTYPE_KEY(T),
     KEY_INT(T, threads, "0", "[0,256]", "Threads. 0: all CPUs."),
+    RANK_KEYS(T),
 };
 const struct config_schema sft_schema = {.key = sft_keys, .count = ARRAY_LEN(sft_keys), .values_bytes = sizeof(T)};
 

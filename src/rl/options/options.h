@@ -200,6 +200,9 @@ struct sft_options {
     int64_t lora_rank, batch_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads, save_every,
         log_every, activation_memory;
     double lora_alpha, min_lr_ratio, stop_after_minutes, prompt_loss_weight;
+    const char *ranks; /* these three as in train_options */
+    double peer_timeout;
+    int64_t gpus;
     struct update_options update; /* of these the optimizer and train_tokens */
 };
 extern const struct config_schema sft_schema;
