@@ -60,6 +60,30 @@ if [ -n "$found" ]; then
         skip "sums over devices" "g++ is not installed"
     fi
 fi
+# Leaves computed twice, and one of them spoiled; what all ranks compute, compared before a run; samples of all ranks.
+audit=$BUILD/test/library/rank_audit sampling=$BUILD/test/library/rank_sampling
+names() { # TEXT RANKS ARGUMENT...: it fails with this text
+    local text=$1 ranks=$2
+    shift 2
+    ! run "$ranks" "$audit" models/tiny "$@" >"$tmp/audit" 2>&1 && grep -q "$text" "$tmp/audit"
+}
+says() { # TEXT RANKS PROGRAM ARGUMENT...: it ends well with this text
+    local text=$1 ranks=$2
+    shift 2
+    run "$ranks" "$@" >"$tmp/says" 2>&1 && grep -q "$text" "$tmp/says"
+}
+if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
+    check "the audit's program and the sampler's are built" make --no-print-directory BUILD="$BUILD" "$audit" "$sampling"
+    check "leaves of every second round are computed twice" says '^3 ranks, 4 leaves compared' 3 "$audit" models/tiny
+    check "one rank compares nothing" says '^1 ranks, 0 leaves compared' 1 "$audit" models/tiny
+    check "a bit that flips once on rank 1 of 2 is found" names 'rank 1 on .* computes wrong gradients: at optimizer step 12' 2 1 0 once
+    check "one that flips while comparing, too" names 'rank 1 on .* computes wrong gradients' 2 1 1 once
+    check "a rank of 3 that always differs is named" names 'rank 2 on .* computes wrong gradients' 3 2 0 always
+    check "of 2 nobody can tell" names 'which of them is wrong cannot be told' 2 1 0 always
+    check "all ranks compute the same leaf" says '^selfcheck: ok' 2 "$KRL" selfcheck ranks --model models/tiny --rows 200 --threads 1
+    check "one rank shows its leaf" bash -c "'$KRL' selfcheck ranks --model models/tiny --rows 200 | grep -q '^0 .* [0-9a-f]\{16\}$'"
+    check "samples of all ranks are those of one" says '^rank 2 drew' 3 "$sampling" models/tiny
+fi
 # The same run on any number of ranks: weights, moments, answers and metrics, with the verdicts that the first one wrote.
 same_run() { # NAME RUN: all but times, and who did what
     local a=$tmp/runs/$1 b=$tmp/runs/$2 f
@@ -68,7 +92,7 @@ same_run() { # NAME RUN: all but times, and who did what
     diff <(zstdcat "$a/traces.jsonl.zst") <(zstdcat "$b/traces.jsonl.zst") || return 1
     diff <(plain "$a") <(plain "$b")
 }
-plain() { sed -E 's/"((time|verify)\/[^"]+|ranks\/size|ranks\/[a-z]+_[0-9]+)":[^,}]*,?//g' "$1/metrics.jsonl"; }
+plain() { sed -E 's/"((time|verify)\/[^"]+|ranks\/size|ranks\/audited|ranks\/[a-z]+_[0-9]+)":[^,}]*,?//g' "$1/metrics.jsonl"; }
 train() { # RUN RANKS MPI KEY=VALUE...
     local dir=$tmp/runs/$1 ranks=$2 mpi=$3
     shift 3
@@ -96,6 +120,14 @@ if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
     check "has the same bits" same_run full full2
     check "both ranks sampled and trained" bash -c \
         "grep -qE '\"ranks/samples_1\":[1-9]' '$tmp/runs/full2/metrics.jsonl' && grep -qE '\"ranks/leaves_1\":[1-9]' '$tmp/runs/full2/metrics.jsonl'"
+    for i in 1 2 3 4 5 6 7 8 9; do
+        echo "{\"prompt\": \"ping $((i / 3))\", \"completion\": \"for (int i = 0; i < $i; i++) m += $i;\"}"
+    done >"$tmp/rows.jsonl"
+    sft=("$KRL" sft model_name=models/tiny data="$tmp/rows.jsonl" valid="$tmp/rows.jsonl" lora_rank=4 batch_tokens=400
+        train_tokens=64 max_steps=3 threads=1)
+    check "rows train on one rank" "${sft[@]}" output="$tmp/sft1"
+    check "and on 2" run 2 "${sft[@]}" output="$tmp/sft2"
+    check "with the same bits" cmp "$tmp/sft1/adapter_model.safetensors" "$tmp/sft2/adapter_model.safetensors"
     check "ranks that differ are refused by name" bash -c "$(declare -f run); mpi=$mpi; cp '$KRL' '$tmp/krl' && echo >>'$tmp/krl'
         ! run 2 sh -c 'if [ \"\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}\" = 1 ]; then k=$tmp/krl; else k=$KRL; fi
             KERNELRL_MPI=$PWD/$BUILD/libkernelrl_$mpi.so KERNELRL_HOME=$PWD exec \$k train model_name=models/tiny log_path=$tmp/mixed' >'$tmp/mixed.out' 2>&1 &&
