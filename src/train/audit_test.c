@@ -1,6 +1,6 @@
 /* Who computes a leaf again, what tells two leaves apart, and who is wrong. */
-#include "train/audit.h"
 #include "rl/test_util.h"
+#include "train/audit.h"
 
 static void each_rank_checks_each_other(void **state) {
     (void)state;
@@ -65,7 +65,6 @@ static void who_is_wrong(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_rank_checks_each_other),
-                                       cmocka_unit_test(one_bit_gives_another_number),
-                                       cmocka_unit_test(who_is_wrong)};
+                                       cmocka_unit_test(one_bit_gives_another_number), cmocka_unit_test(who_is_wrong)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "tensor/backend.h"
 #include "train/audit.h"
 #include "train/follow.h"
@@ -350,10 +351,11 @@ static enum status settle(struct trainer *t, const struct train_call *c, const s
     const struct audit_dispute dispute = {owner, other, said[owner].own, said[other].other, again};
     const int wrong = audit_wrong(&dispute, comm->size);
     if (wrong < 0)
-        return FAIL(e, ST_DEVICE,
-                    "rank %d on %s and rank %d on %s compute different gradients from the same micro-batch at optimizer "
-                    "step %lld; which of them is wrong cannot be told",
-                    owner, said[owner].host, other, said[other].host, (long long)c->step);
+        return FAIL(
+            e, ST_DEVICE,
+            "rank %d on %s and rank %d on %s compute different gradients from the same micro-batch at optimizer "
+            "step %lld; which of them is wrong cannot be told",
+            owner, said[owner].host, other, said[other].host, (long long)c->step);
     return FAIL(e, ST_DEVICE,
                 "rank %d on %s computes wrong gradients: at optimizer step %lld its numbers are not those of the other "
                 "ranks; without that device the same command goes on from the last checkpoint",
@@ -450,12 +452,46 @@ static enum status check_datums(const struct trainer *t, const struct train_call
     return ST_OK;
 }
 
+static uint64_t hash_array(const void *p, int64_t n, size_t element, uint64_t hash) {
+    return p ? hash_bytes(p, (size_t)n * element, hash) : hash_bytes("", 1, hash);
+}
+
+/* All that decides the gradient, beside the weights. Fields, since structs have gaps. */
+static uint64_t history_of_call(const struct train_call *c, int64_t train_tokens, const struct datum *d, int n,
+                                uint64_t hash) {
+    const struct loss_params *p = &c->loss;
+    const double loss[] = {p->kind,     p->clip_low,   p->clip_high,      p->clip_dual,
+                           p->dro_beta, p->correction, p->correction_low, p->correction_high,
+                           p->kl_coef,  p->kl,         p->entropy_coef,   (double)train_tokens};
+    hash = hash_bytes(loss, sizeof loss, hash);
+    for (int i = 0; i < n; i++) {
+        const struct datum *x = &d[i];
+        const int64_t R = x->end - x->begin, shape[] = {x->n, x->prompt, x->begin, x->end, targets_a_row(x)};
+        const double more[] = {x->scale, x->stale, x->likelihood};
+        hash = hash_bytes(shape, sizeof shape, hash);
+        hash = hash_bytes(more, sizeof more, hash);
+        hash = hash_array(x->ids, x->n, sizeof *x->ids, hash);
+        hash = hash_array(x->targets, targets_of(x), sizeof *x->targets, hash);
+        hash = hash_array(x->weights, targets_of(x), sizeof *x->weights, hash);
+        hash = hash_array(x->sampled, R, sizeof *x->sampled, hash);
+        hash = hash_array(x->old, R, sizeof *x->old, hash);
+        hash = hash_array(x->ref, R, sizeof *x->ref, hash);
+    }
+    return hash;
+}
+
+static uint64_t history_of_step(const struct adamw_config *c, double max_grad_norm, uint64_t hash) {
+    const double step[] = {c->learning_rate, c->beta1, c->beta2, c->eps, c->weight_decay, max_grad_norm};
+    return hash_bytes(step, sizeof step, hash);
+}
+
 enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
                              struct train_stats *stats, struct err *e) {
     TRY(check_prepared(t, e));
     TRY(check_datums(t, c, d, n, e));
     TRY(follow_tell_accumulate(t, c, d, n, e));
     begin(t);
+    t->history = history_of_call(c, t->train_tokens, d, n, t->history);
     return comm_agree(t->comm, micro_batches(t, t->model, t->adapter, c, d, n, stats, e), e);
 }
 
@@ -475,6 +511,7 @@ enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c
     TRY(check_prepared(t, e));
     TRY(follow_tell_step(t, c, max_grad_norm, step, e));
     begin(t);
+    t->history = history_of_step(c, max_grad_norm, t->history);
     TRY(fold_end(t->sum, set.g, e));
     const double norm = *grad_norm = sqrt(be->sum_squares(be, set.g, set.n_g));
     if (!isfinite(norm)) return not_finite(t, "the gradient", step, e);

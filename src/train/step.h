@@ -54,11 +54,11 @@ struct train_call {
 struct trainer {
     struct comm *comm; /* borrowed, as the model is */
     struct model *model;
-    int adapter;          /* which set: as in model_train_set */
-    bool base;            /* true: the set is all of the base */
-    struct adamw *opt;    /* for checkpoints: adamw_save and adamw_load; NULL at rest */
-    struct fold *sum;     /* of the leaves since the last step; NULL at rest */
-    int64_t *leaves;      /* [ranks] leaves that each rank has computed; who reads them may begin anew at 0 */
+    int adapter;       /* which set: as in model_train_set */
+    bool base;         /* true: the set is all of the base */
+    struct adamw *opt; /* for checkpoints: adamw_save and adamw_load; NULL at rest */
+    struct fold *sum;  /* of the leaves since the last step; NULL at rest */
+    int64_t *leaves;   /* [ranks] leaves that each rank has computed; who reads them may begin anew at 0 */
     /* Of several ranks: rounds of leaves so far; in the first and each audit_every-th one after it the leaves are
      * computed by a second rank and compared (0: never); leaves that were, who reads them may begin anew at 0. */
     int64_t rounds, audit_every, audited;
@@ -73,6 +73,9 @@ struct trainer {
      * wants it. For tests, which spoil one. */
     void (*leaf_done)(void *ctx, float *leaf, int64_t n);
     void *leaf_done_ctx;
+    /* A number of all that was trained so far: trainers that began alike and have the same number have the same
+     * weights. Whoever loads other weights sets it to the number that belongs to them. */
+    uint64_t history;
     bool begun;                /* true: gradients have been added since the last step */
     struct arena datums;       /* for the caller's datums; the trainer does not touch it */
     struct arena parts, micro; /* of a call, of a micro-batch */

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "io/json.h"
@@ -19,6 +20,7 @@
 #include "rl/rollout/curriculum.h"
 #include "rl/rollout/journal.h"
 #include "rl/rollout/pipeline.h"
+#include "rl/rollout/sample_journal.h"
 #include "rl/run/metrics.h"
 #include "rl/run/missing_verdicts.h"
 #include "rl/run/rates.h"
@@ -34,7 +36,9 @@ struct training {
     struct journal *journal;
     struct comm *comm;
     struct rank_sampler sampler;
-    bool leads; /* true: the other ranks wait for commands */
+    struct sample_journal *samples; /* NULL: samples are not kept */
+    int64_t replayed_before;        /* of them, before this step */
+    bool leads;                     /* true: the other ranks wait for commands */
     struct trainer *trainer;
     const struct problem **train, **test;
     int n_train, n_test;
@@ -174,6 +178,9 @@ static enum status save(struct training *t, const char *name, struct err *e) {
     CLEANUP_STR struct str more = STR_INIT;
     const double from = clock_now_s();
     snprintf(step, sizeof step, "%06lld", (long long)t->step);
+    char history[20];
+    snprintf(history, sizeof history, "%016llx", (unsigned long long)t->trainer->history);
+    js_put_str(&more, "history", history);
     if (isfinite(t->baseline)) js_put_f64(&more, "baseline", t->baseline);
     if (t->o->curriculum.enabled) curriculum_save(&t->curriculum, &more);
     if (t->o->roles.proposals > 0) roles_save(&t->roles, &more);
@@ -181,6 +188,7 @@ static enum status save(struct training *t, const char *name, struct err *e) {
     TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra, t->s.policy.model,
                             t->o->lora_rank > 0, t->trainer->opt, t->s.policy.folder, e));
     t->saved_step = t->step;
+    if (t->samples) sample_journal_clear(t->samples);
     t->save_s = clock_now_s() - from;
     return name ? ST_OK : run_prune_checkpoints(t->run, t->o->keep_checkpoints, e);
 }
@@ -271,6 +279,7 @@ static void rank_metrics(struct training *t, struct metrics *m) {
         if (t->comm->size > 1) metrics_add(m, (double)t->sampler.drawn[r], "ranks/samples_%d", r);
         if (t->comm->size > 1) metrics_add(m, (double)t->trainer->leaves[r], "ranks/leaves_%d", r);
     }
+    if (t->samples) samples += sample_journal_replayed(t->samples) - t->replayed_before;
     metrics_add(m, (double)samples, "ranks/samples");
     metrics_add(m, (double)leaves, "ranks/leaves");
     if (t->comm->size > 1) metrics_add(m, (double)t->trainer->audited, "ranks/audited");
@@ -309,6 +318,7 @@ static enum status one_step(struct training *t, struct err *e) {
     enum status st;
     for (int r = 0; r < t->comm->size; r++) t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
     t->trainer->audited = 0;
+    t->replayed_before = t->samples ? sample_journal_replayed(t->samples) : 0;
     TRY_GOTO(sample_ahead(t, &times.rollout, e), out);
     struct rollout *r = &t->ahead.batch[0]->r;
     TRY_GOTO(judge(t, r, &times.rollout, e), out);
@@ -420,6 +430,9 @@ static enum status load_state(struct training *t, const struct run_checkpoint *c
     str_addf(&path, "%s/state.json", c->path);
     TRY(js_load(path.p, 1 << 16, &state, e));
     TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
+    const char *history = NULL; /* older versions have none */
+    TRY(js_opt_str(state, path.p, "history", &history, e));
+    t->trainer->history = history ? strtoull(history, NULL, 16) : hash_bytes(&t->opt_step, sizeof t->opt_step, 0);
     if (t->o->curriculum.enabled) TRY(curriculum_load(&t->curriculum, state, path.p, e));
     if (t->o->roles.proposals > 0) TRY(roles_load(&t->roles, state, path.p, e));
     TRY(missing_load(&t->missing, c->path, e));
@@ -471,6 +484,48 @@ static enum status open_trainer(struct training *t, const char *resolved_yaml, s
     return ST_OK;
 }
 
+/* What decides the bits of samples beside their requests and the weights. Keys that say where and how quickly things
+ * are done decide none. */
+static uint64_t samples_identity(const struct training *t, const char *resolved_yaml) {
+    static const char *const elsewhere[] = {"ranks:",     "gpus:",       "peer_timeout:",      "threads:",
+                                            "verify_",    "kv_memory:",  "activation_memory:", "log_path:",
+                                            "max_steps:", "save_every:", "keep_checkpoints:",  "resume_from_batch:"};
+    CLEANUP_STR struct str s = STR_INIT;
+    ranks_fingerprint(t->s.policy.be, &s);
+    for (const char *line = resolved_yaml; *line;) {
+        const size_t n = strcspn(line, "\n") + (line[strcspn(line, "\n")] == '\n');
+        bool counts = true;
+        for (size_t i = 0; i < ARRAY_LEN(elsewhere); i++)
+            counts &= strncmp(line, elsewhere[i], strlen(elsewhere[i])) != 0;
+        if (counts) str_add(&s, line, n);
+        line += n;
+    }
+    return hash_bytes(s.p, s.len, 0);
+}
+
+/* Samples are kept, and those that a killed run had drawn are taken, where they would come out the same again. */
+static enum status open_samples(struct training *t, const char *resolved_yaml, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    if (t->o->numerics != NUMERICS_EXACT || t->finished) return ST_OK;
+    str_addf(&path, "%s/samples.bin", run_dir(t->run));
+    TRY(sample_journal_open(path.p, samples_identity(t, resolved_yaml), t->s.actor.policy, &t->trainer->history,
+                            &t->samples, e));
+    t->s.actor.policy = (struct actor_policy){sample_journal_run, t->samples};
+    return ST_OK;
+}
+
+/* A run that is done needs them no more. */
+static void close_samples(struct training *t, bool done) {
+    CLEANUP_STR struct str path = STR_INIT;
+    struct err ignored;
+    if (!t->samples) return;
+    const int64_t n = sample_journal_replayed(t->samples);
+    if (n > 0) log_info("%lld answers had been drawn before and were not drawn again", (long long)n);
+    sample_journal_close(t->samples);
+    str_addf(&path, "%s/samples.bin", run_dir(t->run));
+    if (done && fs_remove(path.p, &ignored) != ST_OK) log_warn("%s", ignored.msg);
+}
+
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
                       struct err *e) {
     struct training t = {.o = o, .baseline = (double)NAN};
@@ -489,6 +544,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     if (o->max_steps > 0) t.steps = o->max_steps;
     TRY_GOTO(resume(&t, e), out);
     TRY_GOTO(train_share_state(t.trainer, e), out);
+    TRY_GOTO(open_samples(&t, resolved_yaml, e), out);
     if (t.step == o->start_batch) {
         run_text(t.run, t.step, "Configuration", resolved_yaml);
         run_charts(t.run, t.step);
@@ -503,6 +559,7 @@ out:
     /* For who looks at the run afterwards: a process in the background has no one to tell. */
     if (st != ST_OK && t.run) log_file_line(st == ST_CANCELLED ? LOG_INFO : LOG_ERROR, e->msg);
     if (t.leads || st == ST_LOST) follow_dismiss(t.comm, st);
+    close_samples(&t, st == ST_OK);
     pipeline_free(&t.ahead);
     roles_close(&t.roles);
     session_judging_close(&t.s);
