@@ -903,6 +903,34 @@ static void prompts_are_learned_once(void **state) {
 enum { NO_FORWARD = 12 };
 
 /* A refused call has done nothing: no log-probability, no statistic, no gradient, and the calls before it count. */
+/* The history after one call and one step, in which one thing may be another. */
+static uint64_t history(int other) {
+    static struct texts x;
+    const struct train_call call = {.loss = {.kind = LOSS_CROSS_ENTROPY, .kl_coef = 0}};
+    struct adamw_config adam = {.learning_rate = other == 1 ? 2e-3 : 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    struct train_stats stats = {0};
+    double norm;
+    struct model *m = open_model(MODEL_LORA);
+    struct trainer *t = open_trainer(m, other == 2 ? 20 : 1000);
+    make_texts(&x);
+    if (other == 3) x.ids[2][1] ^= 1;
+    if (other == 4) x.weights[1][0] += 1e-6f;
+    if (other == 5) x.d[0].scale = 0.5;
+    CHECK(train_accumulate(t, &call, x.d, other == 6 ? 2 : TEXTS, &stats, &err));
+    CHECK(train_optimizer_step(t, &adam, other == 7 ? 0 : 1, 0, &norm, &err));
+    const uint64_t h = t->history;
+    trainer_close(t);
+    model_free(m);
+    return h;
+}
+
+static void histories_tell_what_was_trained(void **state) {
+    (void)state;
+    const uint64_t h = history(0);
+    assert_true(h == history(0) && h != 0);
+    for (int other = 1; other <= 7; other++) assert_true(history(other) != h);
+}
+
 static void bad_datums_are_refused(void **state) {
     (void)state;
     struct model *m = tiny_model(1, false);
@@ -977,6 +1005,7 @@ int main(void) {
         cmocka_unit_test(samplers_are_held_to_their_word),
         cmocka_unit_test(what_is_not_finite_is_refused),
         cmocka_unit_test(memory_that_ends_is_an_error),
+        cmocka_unit_test(histories_tell_what_was_trained),
         cmocka_unit_test(bad_datums_are_refused),
     };
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);

@@ -31,7 +31,7 @@ struct record_head {
     int32_t n, stop;
 };
 
-struct entry {
+struct sample_entry {
     struct sample_key key;
     int64_t at; /* of the record in `data` */
 };
@@ -42,13 +42,14 @@ struct sample_journal {
     struct actor_policy inner;
     const uint64_t *weights;
     char *data; /* what the file held when it was opened */
-    struct entry *entry;
+    struct sample_entry *entry;
     size_t n; /* sorted by key */
     int64_t replayed;
 };
 
 static int by_key(const void *a, const void *b) {
-    return memcmp(&((const struct entry *)a)->key, &((const struct entry *)b)->key, sizeof(struct sample_key));
+    return memcmp(&((const struct sample_entry *)a)->key, &((const struct sample_entry *)b)->key,
+                  sizeof(struct sample_key));
 }
 
 static size_t record_bytes(int32_t n) { return sizeof(struct record_head) + (size_t)n * 3 * sizeof(float); }
@@ -72,7 +73,7 @@ static size_t read_records(struct sample_journal *j, size_t len) {
             cap = cap ? 2 * cap : 256;
             j->entry = xrealloc(j->entry, cap * sizeof *j->entry);
         }
-        j->entry[j->n++] = (struct entry){h.key, (int64_t)at};
+        j->entry[j->n++] = (struct sample_entry){h.key, (int64_t)at};
         at += bytes;
     }
     if (j->n > 0) qsort(j->entry, j->n, sizeof *j->entry, by_key);
@@ -151,8 +152,8 @@ static void *copy_of(const char *p, int32_t n) {
 }
 
 static bool find(struct sample_journal *j, const struct sample_key *key, struct sample *out) {
-    const struct entry wanted = {.key = *key};
-    const struct entry *x = j->n ? bsearch(&wanted, j->entry, j->n, sizeof *j->entry, by_key) : NULL;
+    const struct sample_entry wanted = {.key = *key};
+    const struct sample_entry *x = j->n ? bsearch(&wanted, j->entry, j->n, sizeof *j->entry, by_key) : NULL;
     struct record_head h;
     if (!x) return false;
     memcpy(&h, j->data + x->at, sizeof h);
