@@ -213,7 +213,16 @@ struct follower {
     struct sample_pieces x;
     struct in_hand hand;
     bool asked, none, cancelled;
+    double busy_s;
 };
+
+/* A step of the engine; *busy_s grows by its time where there was something to do. */
+static enum status timed_step(struct engine *en, bool *working, double *busy_s, struct err *e) {
+    const double begin = clock_now_s();
+    TRY(engine_step(en, working, e));
+    if (*working) *busy_s += clock_now_s() - begin;
+    return ST_OK;
+}
 
 static enum status follow_messages(struct follower *f, struct str *message, struct err *e) {
     struct message_head head;
@@ -258,7 +267,7 @@ static enum status follow(struct follower *f, struct str *message, struct err *e
             f->asked = true;
         }
         TRY(follow_messages(f, message, e));
-        TRY(engine_step(f->s->engine, &working, e));
+        TRY(timed_step(f->s->engine, &working, &f->busy_s, e));
         TRY(give_results(f, e));
         if (!working) clock_nap(100000);
     }
@@ -272,6 +281,7 @@ static enum status part(struct follower *f, enum status st, const struct err *wh
     struct unpack rest;
     int from;
     PACK(&said, st);
+    PACK(&said, f->busy_s);
     pack(&said, why->msg, st == ST_OK ? 0 : strlen(why->msg));
     TRY(tell(f->s->comm, 0, BYE, 0, &said, e));
     while (head.what != CANCEL && !f->cancelled) {
@@ -307,7 +317,8 @@ struct leader {
     struct sample *out;
     int next;             /* piece */
     int64_t done, tokens; /* samples */
-    int gone;             /* ranks that have said BYE */
+    double busy_s;
+    int gone; /* ranks that have said BYE */
     bool cancelled;
     bool closing;   /* true: the others have been told that this was all */
     enum status st; /* the first failure, and its message */
@@ -355,7 +366,10 @@ static enum status lead_messages(struct leader *l, struct str *message, struct e
         case BYE: {
             enum status st;
             struct err why;
+            double busy_s;
             UNPACK(&rest, st);
+            UNPACK(&rest, busy_s);
+            if (l->s->busy_s) l->s->busy_s[from] += busy_s;
             if (st != ST_OK) fail(l, FAIL(&why, st, "rank %d: %.*s", from, (int)(rest.end - rest.p), rest.p), &why);
             l->gone++;
             break;
@@ -375,7 +389,7 @@ static enum status cancel_others(struct leader *l, struct err *e) {
 static enum status lead_step(struct leader *l, bool *working, struct err *e) {
     struct engine_result got;
     while (l->next < l->x.n && l->hand.samples < l->hand.most) TRY(take_on(l->s, &l->x, l->next++, &l->hand, e));
-    TRY(engine_step(l->s->engine, working, e));
+    TRY(timed_step(l->s->engine, working, &l->busy_s, e));
     for (int piece; take_result(l->s, &l->x, &l->hand, &piece, &got);) {
         if (got.status != ST_OK) {
             *e = got.err;
@@ -413,7 +427,9 @@ static enum status lead(struct leader *l, engine_progress_fn *progress, void *ct
 }
 
 static enum status sample_alone(struct leader *l, engine_progress_fn *progress, void *ctx, struct err *e) {
+    const double begin = clock_now_s();
     TRY(engine_run(l->s->engine, l->x.req, l->x.n_req, l->out, progress, ctx, e));
+    if (l->s->busy_s) l->s->busy_s[0] += clock_now_s() - begin;
     for (int i = 0; l->s->drawn && i < l->x.n_req; i++) l->s->drawn[0] += l->x.req[i].n_samples;
     return ST_OK;
 }
@@ -431,6 +447,7 @@ enum status rank_sample(void *ctx, const struct request *req, int n_req, struct 
     hand_make(&l.hand, &l.x, l.s);
     if (st == ST_OK) st = lead(&l, progress, progress_ctx, &message, e);
     hand_empty(l.s, &l.hand);
+    if (l.s->busy_s) l.s->busy_s[0] += l.busy_s;
     if (st == ST_OK && l.st != ST_OK) {
         *e = l.err;
         st = l.st;

@@ -11,9 +11,10 @@ struct rank_sampler {
     struct comm *comm;
     struct engine *engine;
     int max_batch; /* samples that the engine decodes together */
-    /* At rank 0, added to by every call: samples that each rank has drawn, [size]. The caller's memory; NULL: nobody
-     * asks. */
+    /* At rank 0, added to by every call: samples that each rank has drawn, and seconds that it was at work on them,
+     * [size]. The caller's memory; NULL: nobody asks. */
     int64_t *drawn;
+    double *busy_s;
 };
 
 /* engine_run(), by all ranks; rank 0 calls it. ctx: its struct rank_sampler. Requests may name the model's own adapter

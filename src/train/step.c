@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "tensor/backend.h"
 #include "train/audit.h"
@@ -19,6 +20,7 @@ enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t t
     struct trainer *t = *out = xcalloc(1, sizeof *t);
     *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .base = s.base, .train_tokens = train_tokens};
     t->leaves = xcalloc((size_t)c->size, sizeof *t->leaves);
+    t->busy_s = xcalloc((size_t)c->size, sizeof *t->busy_s);
     t->audit_every = AUDIT_EVERY;
     enum status st = adamw_create(model_backend(m), s.param, s.n, &t->opt, e);
     if (st == ST_OK) st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
@@ -33,6 +35,7 @@ void trainer_close(struct trainer *t) {
     adamw_free(t->opt);
     fold_close(t->sum);
     free(t->leaves);
+    free(t->busy_s);
     rest_free(t->rest);
     arena_free(&t->datums);
     arena_free(&t->parts);
@@ -395,7 +398,10 @@ static enum status micro_round(struct trainer *t, struct model *m, int adapter, 
     struct train_stats unread = {0};
     const bool alone = comm->size == 1;
     enum status st = ST_OK;
+    const double begin = clock_now_s();
     if (mine) st = explain_memory(t, micro_work(t, m, adapter, c, d, mine, alone ? s : &unread, e), e);
+    if (mine && !alone && st == ST_OK) st = model_backend(m)->sync(model_backend(m), e); /* for its time */
+    if (mine) t->busy += clock_now_s() - begin;
     if (!alone) TRY(comm_agree(comm, st, e));
     TRY(st);
     TRY(share(comm, b, n, c != NULL, e));
@@ -504,6 +510,15 @@ enum status train_forward(struct trainer *t, struct model *m, int adapter, const
 
 void train_forget(struct trainer *t) { t->begun = false; }
 
+/* Everybody's seconds become known to everybody. */
+static enum status share_times(struct trainer *t, struct err *e) {
+    CLEANUP_FREE double *all = xcalloc((size_t)t->comm->size, sizeof *all);
+    TRY(t->comm->allgather(t->comm, &t->busy, sizeof t->busy, all, e));
+    for (int r = 0; r < t->comm->size; r++) t->busy_s[r] += all[r];
+    t->busy = 0;
+    return ST_OK;
+}
+
 enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c, double max_grad_norm, int64_t step,
                                  double *grad_norm, struct err *e) {
     const struct train_set set = model_train_set(t->model, t->adapter);
@@ -511,6 +526,7 @@ enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c
     TRY(check_prepared(t, e));
     TRY(follow_tell_step(t, c, max_grad_norm, step, e));
     begin(t);
+    TRY(share_times(t, e));
     t->history = history_of_step(c, max_grad_norm, t->history);
     TRY(fold_end(t->sum, set.g, e));
     const double norm = *grad_norm = sqrt(be->sum_squares(be, set.g, set.n_g));

@@ -59,6 +59,9 @@ struct trainer {
     struct adamw *opt; /* for checkpoints: adamw_save and adamw_load; NULL at rest */
     struct fold *sum;  /* of the leaves since the last step; NULL at rest */
     int64_t *leaves;   /* [ranks] leaves that each rank has computed; who reads them may begin anew at 0 */
+    /* [ranks] seconds that each rank was at work on leaves of its own, as of the last optimizer step; likewise. busy:
+     * of this rank, since then. */
+    double *busy_s, busy;
     /* Of several ranks: rounds of leaves so far; in the first and each audit_every-th one after it the leaves are
      * computed by a second rank and compared (0: never); leaves that were, who reads them may begin anew at 0. */
     int64_t rounds, audit_every, audited;

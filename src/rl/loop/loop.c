@@ -276,8 +276,11 @@ static void rank_metrics(struct training *t, struct metrics *m) {
     for (int r = 0; r < t->comm->size; r++) {
         samples += t->sampler.drawn[r];
         leaves += t->trainer->leaves[r];
-        if (t->comm->size > 1) metrics_add(m, (double)t->sampler.drawn[r], "ranks/samples_%d", r);
-        if (t->comm->size > 1) metrics_add(m, (double)t->trainer->leaves[r], "ranks/leaves_%d", r);
+        if (t->comm->size == 1) continue;
+        metrics_add(m, (double)t->sampler.drawn[r], "ranks/samples_%d", r);
+        metrics_add(m, (double)t->trainer->leaves[r], "ranks/leaves_%d", r);
+        metrics_add(m, t->sampler.busy_s[r], "time/sample_rank_%d", r);
+        metrics_add(m, t->trainer->busy_s[r], "time/train_rank_%d", r);
     }
     if (t->samples) samples += sample_journal_replayed(t->samples) - t->replayed_before;
     metrics_add(m, (double)samples, "ranks/samples");
@@ -316,7 +319,10 @@ static enum status one_step(struct training *t, struct err *e) {
     struct update_stats u = {0};
     const double t0 = clock_now_s(), baseline = t->baseline;
     enum status st;
-    for (int r = 0; r < t->comm->size; r++) t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
+    for (int r = 0; r < t->comm->size; r++) {
+        t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
+        t->sampler.busy_s[r] = t->trainer->busy_s[r] = 0;
+    }
     t->trainer->audited = 0;
     t->replayed_before = t->samples ? sample_journal_replayed(t->samples) : 0;
     TRY_GOTO(sample_ahead(t, &times.rollout, e), out);
@@ -479,7 +485,8 @@ static enum status open_trainer(struct training *t, const char *resolved_yaml, s
     t->sampler = (struct rank_sampler){.comm = t->comm,
                                        .engine = p->engine,
                                        .max_batch = engine_batch_on(t->o->device),
-                                       .drawn = xcalloc((size_t)t->comm->size, sizeof *t->sampler.drawn)};
+                                       .drawn = xcalloc((size_t)t->comm->size, sizeof *t->sampler.drawn),
+                                       .busy_s = xcalloc((size_t)t->comm->size, sizeof *t->sampler.busy_s)};
     t->s.actor.policy = (struct actor_policy){rank_sample, &t->sampler};
     return ST_OK;
 }
@@ -567,6 +574,7 @@ out:
     trainer_close(t.trainer);
     comm_close(t.comm);
     free(t.sampler.drawn);
+    free(t.sampler.busy_s);
     curriculum_free(&t.curriculum);
     missing_free(&t.missing);
     free(t.train);
