@@ -72,7 +72,7 @@ static struct sft_options options(const char *output) {
         .tokenizer = in_tmp("tokenizer"),
         .data = in_tmp("rows.jsonl"),
         .output = output,
-        .device = "cpu",
+        .device = "cpu", .ranks = "self",
         .save_dtype = 1,
         .batch_tokens = 150,
         .max_length = 200,
