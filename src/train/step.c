@@ -20,7 +20,7 @@ enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t t
     struct trainer *t = *out = xcalloc(1, sizeof *t);
     *t = (struct trainer){.comm = c, .model = m, .adapter = adapter, .base = s.base, .train_tokens = train_tokens};
     t->leaves = xcalloc((size_t)c->size, sizeof *t->leaves);
-    t->busy_s = xcalloc((size_t)c->size, sizeof *t->busy_s);
+    t->busy_s = xcalloc(2 * (size_t)c->size, sizeof *t->busy_s);
     t->audit_every = AUDIT_EVERY;
     enum status st = adamw_create(model_backend(m), s.param, s.n, &t->opt, e);
     if (st == ST_OK) st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
@@ -512,7 +512,7 @@ void train_forget(struct trainer *t) { t->begun = false; }
 
 /* Everybody's seconds become known to everybody. */
 static enum status share_times(struct trainer *t, struct err *e) {
-    CLEANUP_FREE double *all = xcalloc((size_t)t->comm->size, sizeof *all);
+    double *all = t->busy_s + t->comm->size;
     TRY(t->comm->allgather(t->comm, &t->busy, sizeof t->busy, all, e));
     for (int r = 0; r < t->comm->size; r++) t->busy_s[r] += all[r];
     t->busy = 0;
