@@ -189,7 +189,9 @@ static void make_answers(const struct generator *g, struct arena *arena, int rou
 
 static void bench_verify(const struct bench *b) {
     const struct verify_options o = {.measure = true, .seed = 1234};
-    const struct pool_options po = {.hosts = "local:1"};
+    char kernelrl[4096];
+    if (!home_beside_program("kernelrl", kernelrl, sizeof kernelrl)) stop("no build/kernelrl");
+    const struct pool_options po = {.hosts = "local:1", .program = kernelrl};
     struct judge_owner here, pool;
     struct generator *g;
     struct err e;

@@ -497,12 +497,17 @@ static bool wait_for_work(struct worker *w, bool *probe) {
     }
 }
 
-/* Gives others that are on their way the time to arrive. The lock is held. */
+/* Gives others that are on their way the time to arrive: each that comes gives the next one as much. The lock is held.
+ */
 static void linger(struct worker *w) {
-    const double until = clock_now_s() + w->o->linger_s;
-    const struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
-    while (w->n_jobs <= w->o->ahead && !w->gone && clock_now_s() < until)
-        if (pthread_cond_timedwait(&w->changed, &w->lock, &at) == ETIMEDOUT) break;
+    const double from = clock_now_s(), most_s = fmax(w->o->linger_s, 0.1);
+    double until = from + w->o->linger_s;
+    for (int n = w->n_jobs; n <= w->o->ahead && !w->gone && clock_now_s() < until;) {
+        const struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
+        (void)pthread_cond_timedwait(&w->changed, &w->lock, &at);
+        if (w->n_jobs > n) until = fmin(clock_now_s() + w->o->linger_s, from + most_s);
+        n = w->n_jobs;
+    }
 }
 
 static void work(struct worker *w) {
