@@ -732,6 +732,78 @@ static void the_server_learns_no_secret(void **state) {
     free_answers(&a);
 }
 
+static void configure(const char *line) {
+    CLEANUP_STR struct str text = STR_INIT;
+    CLEANUP_FREE char *old = NULL;
+    size_t n;
+    CHECK(fs_read(in_tmp("farm/server/nats.conf"), 1 << 20, &old, &n, &err));
+    str_addf(&text, "%s\n%s", line, old);
+    CHECK(fs_write_atomic(in_tmp("farm/server/full.conf"), text.p, text.len, &err));
+}
+
+static bool hosts_have_said(const char *what) {
+    for (const double until = clock_now_s() + 60; clock_now_s() < until; usleep(50000)) {
+        CLEANUP_FREE char *text = NULL;
+        if (fs_is_file(in_tmp("hosts.log")) && fs_read(in_tmp("hosts.log"), 1 << 20, &text, NULL, &err) == ST_OK &&
+            strstr(text, what))
+            return true;
+    }
+    return false;
+}
+
+/* A server that takes no more connections ends the library's own tries: a host goes on trying, and gets in. */
+static void a_server_that_is_full(void **state) {
+    (void)state;
+    char *argv[] = {server_program, (char[]){"-c"}, (char[]){"full.conf"}, NULL};
+    (void)unlink(in_tmp("hosts.log"));
+    configure("max_connections: 2");
+    server = start(argv, in_tmp("farm/server"), NULL, "server.log");
+    wait_for_server();
+    struct js *first = connect_as(in_tmp("farm/worker-h2")), *second = connect_as(in_tmp("farm/worker-h3"));
+    assert_true(js_connected(first) && js_connected(second));
+    start_host("h1", NULL);
+    assert_true(hosts_have_said("trying again"));
+    js_close(first);
+    js_close(second);
+    const struct pool_options o = options();
+    struct verify_pool *p = open_pool(&o);
+    struct answers a = make_answers("full", 6, NULL);
+    judge(p, &a);
+    for (int i = 0; i < a.n; i++) assert_verdict(&a.item[i]);
+    free_answers(&a);
+    verify_pool_close(p);
+}
+
+/* A host whose key the server does not know says so, and ends. */
+static void a_host_without_a_key(void **state) {
+    (void)state;
+    struct nkey k;
+    int status = 0;
+    start_server();
+    (void)unlink(in_tmp("hosts.log"));
+    CHECK(fs_mkdirs(in_tmp("farm/worker-unknown"), &err));
+    CHECK(nkey_make(&k, &err));
+    CHECK(nkey_write(&k, in_tmp("farm/worker-unknown/nkey"), &err));
+    static const char *const files[] = {"ca.pem", "cert.pem", "key.pem", "secret"};
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        char from[80], to[80];
+        CLEANUP_FREE char *text = NULL;
+        size_t n;
+        snprintf(from, sizeof from, "farm/worker-h1/%s", files[i]);
+        snprintf(to, sizeof to, "farm/worker-unknown/%s", files[i]);
+        if (!fs_is_file(in_tmp(from))) continue;
+        CHECK(fs_read(in_tmp(from), 1 << 20, &text, &n, &err));
+        CHECK(fs_write_atomic(in_tmp(to), text, n, &err));
+        assert_int_equal(chmod(in_tmp(to), 0600), 0);
+    }
+    const pid_t host = start_host("unknown", NULL);
+    assert_int_equal(waitpid(host, &status, 0), host);
+    for (int i = 0; i < PROCESSES; i++)
+        if (started[i] == host) started[i] = 0;
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    assert_true(hosts_have_said("uthoriz") || hosts_have_said("uthentic"));
+}
+
 static void no_server(void **state) {
     (void)state;
     struct verify_pool *p;
@@ -786,6 +858,8 @@ int main(int argc, char **argv) {
         TEST(a_host_that_drains),
         TEST(verdicts_of_other_runs),
         TEST(hosts_of_another_kind),
+        TEST(a_server_that_is_full),
+        TEST(a_host_without_a_key),
     };
     const size_t n_tests = argc > 1 ? ARRAY_LEN(tests) : FEW;
     if (argc > 1 && strcmp(argv[1], "all") != 0) cmocka_set_test_filter(argv[1]);

@@ -124,6 +124,7 @@ void js_close(struct js *c) {
 int js_fd(const struct js *c) { return c->api->fd(c->nc); }
 bool js_connected(struct js *c) { return c->api->is_connected(c->nc); }
 bool js_closed(struct js *c) { return c->api->is_closed(c->nc); }
+bool js_refused(struct js *c) { return c->api->is_closed(c->nc) && c->api->is_refused(c->nc); }
 void js_why(struct js *c, char *out, size_t size) { c->api->last_error(c->nc, out, size); }
 const char *js_public_key(const struct js *c) { return c->has_key ? c->key.public_key : ""; }
 
@@ -160,6 +161,13 @@ static void give_up_old(struct js *c) {
     }
     for (int i = 0; i < c->n_pulls; i++)
         if (c->pull[i]->open > 0 && now > c->pull[i]->until) c->pull[i]->open = 0;
+}
+
+void js_give_up(struct js *c) {
+    for (; c->oldest < c->number; c->oldest++) {
+        struct waiting *w = &c->waiting[c->oldest % WAITING];
+        if (w->number == c->oldest) answer(w, &(struct js_reply){.error = "the connection has ended"});
+    }
 }
 
 static void take_answer(struct js *c, const struct nats_received *m, uint64_t number) {
