@@ -40,8 +40,7 @@ for at in 10 35 60 85 110 135 160; do
         killed+=" host"
         ;;
     35 | 110)
-        kill -KILL $server_pid
-        wait $server_pid 2>/dev/null
+        kill_server
         if [ $at = 110 ]; then rm -rf "$farm/server/jetstream"; fi
         farm_server
         killed+=" server"

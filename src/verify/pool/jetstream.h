@@ -39,6 +39,9 @@ struct js_options {
     double ping_s;
 };
 enum status js_open(const struct js_options *o, struct js **out, struct err *e) MUST_USE;
+/* The same with another library than the plugin's, for tests. */
+enum status js_open_with(const struct nats_api *api, const struct js_options *o, struct js **out,
+                         struct err *e) MUST_USE;
 void js_close(struct js *c); /* NULL is fine */
 int js_fd(const struct js *c);
 bool js_connected(struct js *c);
