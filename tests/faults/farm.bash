@@ -66,7 +66,7 @@ train=("$KRL" train model_name=models/tiny max_tokens=300 lora_rank=0 batch_size
 run() { # NAME [COMMAND...]
     local name=$1
     shift
-    "$@" "${train[@]}" max_steps=2 "${more[@]}" verify_hosts="nats:$url" log_path="$tmp/$name" >>"$tmp/$name.said" 2>&1 &
+    "$@" "${train[@]}" max_steps=2 "${more[@]}" verify_hosts="nats:$url" log_path="$tmp/$name" >>"$tmp/${name//\//_}.said" 2>&1 &
     pid=$!
 }
 more=()
@@ -79,7 +79,7 @@ until_lines() { # NAME N: until its journal has so many, or it has ended
 }
 ended() { # NAME WHAT: it ends, with the weights of the undisturbed run, $tmp/whole, each place judged once
     wait $pid
-    cp "$tmp/$1.said" "$tmp/out"
+    cp "$tmp/${1//\//_}.said" "$tmp/out"
     if each_place_once "$tmp/$1" 80 && same_weights "$tmp/whole" "$tmp/$1" >>"$tmp/out" 2>&1; then ok "$2"; else not_ok "$2"; fi
     rm -rf "${tmp:?}/$1"
 }

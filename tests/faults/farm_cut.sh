@@ -46,12 +46,13 @@ else
         grep -qE 'waiting for [0-9]+ verdicts' "$tmp/trainer.said" && break
         sleep 0.2
     done
-    lines=$(wc -l <"$tmp/trainer/verdicts.jsonl")
-    grep 'waiting for' "$tmp/trainer.said" >"$tmp/out"
-    # Distinct answers of both steps wait, more than those of the step that the message is about.
-    check "a trainer that is cut off says what it waits for" grep -qE 'waiting for [0-9]+ verdicts, for 3[0-9] s: ' "$tmp/trainer.said"
-    cp "$tmp/trainer.said" /tmp/pool.trainer.said
-    ls -la "$tmp/trainer" >> /tmp/pool.trainer.said; wc -l "$tmp"/trainer/*.jsonl >> /tmp/pool.trainer.said
+    cp "$tmp/trainer.said" "$tmp/said"
+    says() { # REGEX
+        cp "$tmp/said" "$tmp/out"
+        grep -qE "$1" "$tmp/said"
+    }
+    check "a trainer that is cut off says what it waits for" says 'waiting for [0-9]+ verdicts.*, for 3[0-9] s: '
+    check "it has sampled the next step meanwhile" says 'and [0-9]+ of batches that were sampled ahead'
     ip link set "$net" up
     ended trainer "and goes on when the network is there again"
 fi
