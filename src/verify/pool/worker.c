@@ -510,7 +510,8 @@ static void linger(struct worker *w) {
     }
 }
 
-static void work(struct worker *w) {
+/* True: it ended behind a drain, with nothing left to do, whether or not its input has ended meanwhile. */
+static bool work(struct worker *w) {
     CLEANUP_FREE struct worker_job **batch = xcalloc((size_t)w->o->ahead + 2, sizeof *batch);
     struct pool_message last = {.type = MESSAGE_UNKNOWN}; /* the latest `open`: its settings are those of probes */
     bool probe;
@@ -538,8 +539,10 @@ static void work(struct worker *w) {
         } else
             w->next_probe_s += w->o->probe_s; /* no terms are known yet */
     }
+    const bool drained = w->draining && w->n_jobs == 0;
     pthread_mutex_unlock(&w->lock);
     pool_message_free(&last);
+    return drained;
 }
 
 /* ---- the process --------------------------------------------------------------------------------------------------*/
@@ -586,7 +589,7 @@ int worker_run(const struct worker_options *o, const struct worker_judge *with) 
         log_error("verify-worker: cannot start a thread");
         return 1;
     }
-    work(&w);
+    const bool drained = work(&w);
     close_judge(&w);
-    return w.draining && !w.gone ? 0 : 1;
+    return drained ? 0 : 1;
 }
