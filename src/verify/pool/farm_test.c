@@ -176,6 +176,7 @@ static pid_t start_host(const char *name, const char *env) {
                     (char[]){"--slots=2"},
                     (char[]){"--beat=0.2"},
                     (char[]){"--lease=5"},
+                    (char[]){"--probe=0.5"},
                     NULL};
     return start(argv, NULL, env, "hosts.log");
 }
@@ -807,6 +808,31 @@ static void a_server_that_is_full(void **state) {
     verify_pool_close(p);
 }
 
+/* A host of a farm probes itself, too, with the settings of its last job, and takes no more when that reads wrong. */
+static void a_host_of_a_farm_whose_probe_reads_wrong(void **state) {
+    (void)state;
+    start_server();
+    (void)unlink(in_tmp("hosts.log"));
+    const pid_t bad = start_host("h1", "STAND_IN_PROBE=1.2");
+    const struct pool_options o = options();
+    struct verify_pool *p = open_pool(&o);
+    struct answers a = make_answers("probed", 20, NULL), b = make_answers("later", 10, NULL);
+    judge(p, &a);
+    for (int i = 0; i < a.n; i++) assert_verdict(&a.item[i]);
+    assert_true(hosts_have_said("it drains: a reference that was its own answer read 1.200 and 1.200"));
+    start_host("h2", NULL);
+    judge(p, &b);
+    for (int i = 0; i < b.n; i++) assert_verdict(&b.item[i]);
+    int status;
+    assert_int_equal(waitpid(bad, &status, 0), bad);
+    for (int i = 0; i < PROCESSES; i++)
+        if (started[i] == bad) started[i] = 0;
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    free_answers(&a);
+    free_answers(&b);
+    verify_pool_close(p);
+}
+
 /* A host whose key the server does not know says so, and ends. */
 static void a_host_without_a_key(void **state) {
     (void)state;
@@ -893,6 +919,7 @@ int main(int argc, char **argv) {
         TEST(hosts_of_another_kind),
         TEST(a_server_that_is_full),
         TEST(a_host_without_a_key),
+        TEST(a_host_of_a_farm_whose_probe_reads_wrong),
     };
     const size_t n_tests = argc > 1 ? ARRAY_LEN(tests) : FEW;
     if (argc > 1 && strcmp(argv[1], "all") != 0) cmocka_set_test_filter(argv[1]);

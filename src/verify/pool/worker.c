@@ -510,10 +510,16 @@ static void linger(struct worker *w) {
     }
 }
 
+static void keep_terms(struct pool_message *last, struct pool_message *job) {
+    pool_message_free(last);
+    *last = *job;
+    *job = (struct pool_message){.type = MESSAGE_UNKNOWN};
+}
+
 /* True: it ended behind a drain, with nothing left to do, whether or not its input has ended meanwhile. */
 static bool work(struct worker *w) {
     CLEANUP_FREE struct worker_job **batch = xcalloc((size_t)w->o->ahead + 2, sizeof *batch);
-    struct pool_message last = {.type = MESSAGE_UNKNOWN}; /* the latest `open`: its settings are those of probes */
+    struct pool_message last = {.type = MESSAGE_UNKNOWN}; /* the latest `open` or job: its settings are those of probes */
     bool probe;
     pthread_mutex_lock(&w->lock);
     while (wait_for_work(w, &probe)) {
@@ -525,9 +531,9 @@ static bool work(struct worker *w) {
             pthread_mutex_unlock(&w->lock);
             get_ready(w, &last);
             pthread_mutex_lock(&w->lock);
-        } else if (probe && last.type == MESSAGE_OPEN) {
+        } else if (probe && last.type != MESSAGE_UNKNOWN) {
             pthread_mutex_unlock(&w->lock);
-            make_probe(w, &last.terms);
+            make_probe(w, last.type == MESSAGE_OPEN ? &last.terms : &last.job.terms);
             pthread_mutex_lock(&w->lock);
         } else if (w->n_jobs > 0) {
             linger(w);
@@ -535,7 +541,11 @@ static bool work(struct worker *w) {
             pthread_mutex_unlock(&w->lock);
             if (n > 0) judge_jobs(w, batch, n);
             pthread_mutex_lock(&w->lock);
-            for (size_t i = 0; i < n; i++) drop_job(w, find_job(w, batch[i]->m.j));
+            for (size_t i = 0; i < n; i++) {
+                struct worker_job **at = find_job(w, batch[i]->m.j);
+                if (i == 0) keep_terms(&last, &batch[i]->m); /* through a queue, no `open` comes */
+                drop_job(w, at);
+            }
         } else
             w->next_probe_s += w->o->probe_s; /* no terms are known yet */
     }
