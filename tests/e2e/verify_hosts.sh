@@ -24,6 +24,30 @@ check "it says who it is first" sh -c "head -n 1 '$tmp/said' | grep -q '\"type\"
 check "each line that is none is refused" test "$(grep -c '"type":"refused".*"what":"line"' "$tmp/said")" -ge 4
 check "and one of 100 MB by its size" grep -qE '"type":"refused".*"what":"size".*100000000' "$tmp/said"
 
+# A job is refused with both values, whatever of it is not this worker's, and comes back by its name.
+job() { # PROGRAM SETTINGS_HASH CLASS
+    tail -c +2 tests/fuzz/corpus/pool_lines/job | sed "s/\"program\":\"[^\"]*\"/\"program\":\"$1\"/
+        s/\"settings_hash\":\"[^\"]*\"/\"settings_hash\":\"$2\"/; s/\"class\":\"[^\"]*\"/\"class\":\"$3\"/" | tr -d '\n'
+    echo
+}
+asked() { # FIELD: of the refusal of a job; what the worker said is in $tmp/said
+    grep '"type":"refused","j":"0123456789abcdef' "$tmp/said" | sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"
+}
+ask() {
+    { job "$@" && echo '{"type":"drain"}'; } | "$KRL" verify-worker >"$tmp/said" 2>"$tmp/out"
+}
+version=$(sed -n 's/.*"program":"\([^"]*\)".*/\1/p' "$tmp/said" | head -n 1)
+class=$(sed -n 's/.*"classes":\["\([^"]*\)".*/\1/p' "$tmp/said" | head -n 1)
+ask 0.1.2 0 "$class"
+check "a job of another version" test "$(asked what) $(asked here) $(asked there)" = "program $version 0.1.2"
+ask "$version" 0123456789abcdef "$class"
+hash=$(asked here)
+check "of settings that mean something else here" test "$(asked what) $(asked there)" = "settings 0123456789abcdef"
+ask "$version" "$hash" cpu-abacus-x1
+check "of another kind of machine" test "$(asked what) $(asked here) $(asked there)" = "class $class cpu-abacus-x1"
+ask "$version" "$hash" "$class"
+check "of a run whose secret nobody has told" test "$(asked what)" = secret
+
 if ! "$KRL" doctor >"$tmp/doctor" 2>&1; then
     skip "verdicts" "$(grep -m 1 -E '^(sandbox|compiler|python) +no:' "$tmp/doctor" | cut -c 1-100)"
 else

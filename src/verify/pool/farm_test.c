@@ -449,6 +449,8 @@ static struct js *connect_as(const char *folder) {
     return c;
 }
 
+static int heard;
+
 static void on_subjects(void *ctx, const struct js_reply *r) {
     const json_t *subjects = r->good ? json_object_get(json_object_get(r->json, "state"), "subjects") : NULL;
     const char *name;
@@ -506,6 +508,74 @@ static void a_trainer_that_comes_back(void **state) {
     for (int i = 0; i < a.n; i++) assert_verdict(&a.item[i]);
     assert_int_equal(lines_of(judged), 10);
     free_answers(&a);
+    verify_pool_close(p);
+}
+
+/* ---- between a verdict and the end of a lease ----------------------------------------------------------------------*/
+
+/* Takes one job as a host does, posts its verdict, and is gone before it says that the job is done. */
+static void on_last_job(void *ctx, const struct js_message *m) {
+    CLEANUP_STR struct str line = STR_INIT, text = STR_INIT;
+    struct pool_message job;
+    char subject[80], id[60], sig[90];
+    struct js *c = ctx;
+    CHECK(pool_message_read(m->data, m->n, "job", &job, &err));
+    struct verify_item item = {.problem = &job.job.problem, .source = job.job.source};
+    const struct pool_witness w = {.worker = "h1", .class = class, .sm_mhz = (double)NAN, .probe = (double)NAN};
+    stand_in_verdict(&item, &item.verdict);
+    pool_put_verdict(job.j, job.attempt, &item.verdict, &w, false, false, &line);
+    snprintf(subject, sizeof subject, "krl.verdict.%s", job.job.terms.run);
+    snprintf(id, sizeof id, "%s.%d", job.j, job.attempt);
+    farm_signed_text(subject, line.p, line.len - 1, &text);
+    assert_true(js_sign(c, text.p, text.len, sig));
+    const struct nats_header headers[] = {{"Krl-Key", js_public_key(c)}, {"Krl-Sig", sig}, {NULL, NULL}};
+    js_publish(c, subject, id, headers, line.p, line.len - 1, 5, NULL, NULL);
+    pool_message_free(&job);
+    heard++;
+}
+
+static void a_host_that_dies_behind_its_verdict(void **state) {
+    (void)state;
+    char extra[400], judged[300], name[120];
+    struct verify_item *done[8];
+    start_server();
+    snprintf(judged, sizeof judged, "%s/behind", tmp_dir);
+    snprintf(extra, sizeof extra, "// seed %s\n", judged);
+    const pid_t host = start_host("h2", NULL);
+    struct pool_options o = options();
+    o.run = "00000000000000dd";
+    struct verify_pool *p = open_pool(&o);
+    end_host(host); /* the class is known; nobody serves it now */
+    const struct judge j = judge_by_pool(p);
+    struct answers a = make_answers("behind", 1, extra);
+    j.stream->submit(j.ctx, &a.item[0]);
+    struct js *c = connect_as(in_tmp("farm/worker-h1"));
+    snprintf(name, sizeof name, "w-%s", class);
+    struct js_pull *pull = js_pull_make(c, "KRL_JOBS", name, on_last_job, c);
+    heard = 0;
+    size_t n = 0;
+    for (const double until = clock_now_s() + 200; (heard == 0 || n == 0) && clock_now_s() < until;) {
+        struct pollfd f = {.fd = js_fd(c), .events = POLLIN};
+        if (heard == 0 && js_pull_open(pull) == 0) js_pull_ask(pull, 1, 5);
+        (void)poll(&f, 1, 50);
+        js_step(c);
+        n += j.stream->collect(j.ctx, done, 8, 0);
+    }
+    assert_int_equal(n, 1);
+    assert_verdict(&a.item[0]);
+    js_close(c);
+    /* The job is given again, to a host that judges it. Its verdict is the second of its name: the first one stays. */
+    start_host("h2", NULL);
+    for (const double until = clock_now_s() + 200; lines_of(judged) == 0 && clock_now_s() < until;) usleep(20000);
+    assert_true(lines_of(judged) >= 1);
+    struct answers b = make_answers("afterwards", 4, NULL);
+    for (int i = 0; i < b.n; i++) j.stream->submit(j.ctx, &b.item[i]);
+    j.stream->settle(j.ctx, &a.item[0], true);
+    collect_all(p, &b); /* nothing else comes */
+    for (int i = 0; i < b.n; i++) assert_verdict(&b.item[i]);
+    assert_int_equal(verdicts_kept(o.run), 5);
+    free_answers(&a);
+    free_answers(&b);
     verify_pool_close(p);
 }
 
@@ -595,7 +665,6 @@ static struct said ask(struct js *c, const char *subject, const char *body) {
     return s;
 }
 
-static int heard;
 static void on_heard(void *ctx, const struct js_message *m) {
     (void)ctx;
     (void)m;
@@ -914,6 +983,7 @@ int main(int argc, char **argv) {
         TEST(a_verifier_dies),
         TEST(poison_in_the_queue),
         TEST(a_trainer_that_comes_back),
+        TEST(a_host_that_dies_behind_its_verdict),
         TEST(a_host_that_drains),
         TEST(verdicts_of_other_runs),
         TEST(hosts_of_another_kind),
