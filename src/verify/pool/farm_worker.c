@@ -32,6 +32,7 @@ struct held { /* a job of the queue's that this host has */
     char ack[FARM_SUBJECT_BYTES], cache_key[FARM_SUBJECT_BYTES];
     enum held_state state;
     bool suspect, cancelled, confirmed;
+    bool unnamed; /* its verdict is told without a name: the server has lost it, and remembers the name */
     double progress_at, retry_at; /* retry_at: of telling; 0: an answer is awaited */
     struct pool_message m;        /* the job */
     char *line, *verdict;
@@ -151,10 +152,13 @@ static void on_told(void *ctx, const struct js_reply *r) {
     struct question *q = ctx;
     struct held *h = find_held(q->w, q->j);
     if (h && h->state == HELD_TOLD) {
-        if (r->good)
+        const bool lost = r->good && json_is_true(json_object_get(r->json, "duplicate")) &&
+                          json_integer_value(json_object_get(r->json, "seq")) <= 0;
+        h->unnamed |= lost;
+        if (r->good && !lost)
             js_ack(q->w->js, h->ack, on_done, ask_about(h, 0));
         else {
-            log_debug("%s: its verdict was not taken: %s", h->j, r->error);
+            log_debug("%s: its verdict was not taken: %s", h->j, lost ? "the server has lost it" : r->error);
             h->retry_at = clock_now_s() + again_s;
         }
     }
@@ -175,7 +179,7 @@ static void tell(struct farm_worker *w, struct held *h) {
         headers[2] = (struct nats_header){"Krl-Cache-1", h->entry[0]};
         headers[3] = (struct nats_header){"Krl-Cache-2", h->entry[1]};
     }
-    js_publish(w->js, subject, h->is_missing ? NULL : id, is_signed ? headers : NULL, h->verdict, h->n_verdict,
+    js_publish(w->js, subject, h->is_missing || h->unnamed ? NULL : id, is_signed ? headers : NULL, h->verdict, h->n_verdict,
                publish_s, on_told, ask_about(h, 0));
 }
 

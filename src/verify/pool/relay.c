@@ -144,10 +144,16 @@ static void on_published(void *ctx, const struct js_reply *reply) {
     struct relay *r = q->r;
     struct relay_job **at = place_of(r, q->j), *job = *at;
     if (job && job->attempt == q->attempt) {
-        if (reply->good) {
-            job->seq = json_integer_value(json_object_get(reply->json, "seq"));
+        const bool known = json_is_true(json_object_get(reply->json, "duplicate"));
+        const int64_t seq = json_integer_value(json_object_get(reply->json, "seq"));
+        if (reply->good && known && seq <= 0) {
+            /* It remembers the name of a message that it could not keep, as when its disk was full. */
+            say_about(r, MESSAGE_RETURNED, job->j, job->attempt, 0, "the server has lost it, and kept its name");
+            drop_job(at);
+        } else if (reply->good) {
+            job->seq = seq;
             /* An earlier process has asked for it. Its verdict is on its way, or it is there no more: see soon. */
-            if (json_is_true(json_object_get(reply->json, "duplicate"))) job->sent_s -= job->budget_s - duplicate_s;
+            if (known) job->sent_s -= job->budget_s - duplicate_s;
         } else if (reply->code == ERR_STREAM_MISSING || !reply->json) {
             r->check_at = 0; /* nobody answered: it is sent again when the stream is there */
         } else {
