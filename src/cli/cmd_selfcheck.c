@@ -4,7 +4,8 @@
  * norm, optional), greedy_i (prompt and continuation, optional), lora_logits_i, lora_logp_i, adv_i; loss, grad.NAME,
  * after.NAME for LoRA; full_loss, fullgrad.NAME for the base. Without full_loss the base is one that is not trained,
  * and without lora_logits_0 there is no adapter; what adapters become after a step (after.NAME) is optional, too. Every
- * tensor in the file is either checked or reported as unknown; one line each group with the largest error and its
+ * tensor in the file is either checked or reported as unknown; where there is a decoded.safetensors, the base is one in
+ * codes, and that holds its matrices as decoding must give them, bit for bit; one line each group with the largest error and its
  * limit. The limits of bf16 say that nothing is wrong at large: the expected numbers are float32's. --measure FILE:
  * what was measured goes to FILE as lines of JSON, and no limit is held against it. */
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/str.h"
@@ -362,6 +364,38 @@ static enum status check_full(struct check *c, struct model *m, struct err *e) {
     return check_grads(c, m, p, n, "fullgrad", want_g, e);
 }
 
+/* Matrices of a base in codes: how many numbers have other bits than decoding must give. */
+static enum status check_decoded(struct check *c, struct model *m, struct err *e) {
+    CLEANUP_STR struct str path = STR_INIT;
+    struct st_file f;
+    int n;
+    int64_t wrong = 0, seen = 0;
+    const struct param *p = model_params(m, &n);
+    str_addf(&path, "%s/decoded.safetensors", c->dir);
+    if (access(path.p, F_OK) != 0) return ST_OK;
+    TRY(st_open(path.p, &f, e));
+    enum status st = ST_OK;
+    for (int i = 0; i < n && st == ST_OK; i++) {
+        const struct st_tensor *t = st_find(&f, p[i].name);
+        if (!t) continue;
+        float *want = arena_array(&c->arena, float, p[i].n), *got = arena_array(&c->arena, float, p[i].n);
+        st = st_get(&f, p[i].name, p[i].nd, p[i].dim, &t, e);
+        if (st == ST_OK) st = st_read_f32(t, want, e);
+        if (st != ST_OK) break;
+        model_param_get(m, &p[i], got);
+        st = c->be->sync(c->be, e);
+        for (int64_t j = 0; j < p[i].n; j++) wrong += memcmp(&want[j], &got[j], sizeof *got) != 0;
+        seen++;
+    }
+    if (st == ST_OK && (size_t)seen != f.count)
+        st = FAIL(e, ST_INVALID, "%s: %zu tensors, of which the model has %lld", path.p, f.count, (long long)seen);
+    st_close(&f);
+    if (st != ST_OK) return st;
+    MEASURE(c, "decoded", "differ", (double)wrong, "tensors", (double)seen, NULL, 0);
+    verdict(c, arena_printf(&c->arena, "decoded (%lld tensors) that differ", (long long)seen), (double)wrong, 0);
+    return ST_OK;
+}
+
 static enum status run_golden(struct check *c, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/expected.safetensors", c->dir);
@@ -372,7 +406,8 @@ static enum status run_golden(struct check *c, struct err *e) {
     const bool trained = st_find(&c->f, "full_loss") != NULL, adapter = st_find(&c->f, "lora_logits_0") != NULL;
     const struct model_options exact = {.dtype = c->bf16 ? "bf16" : "f32", .frozen = !trained};
     TRY(model_load(c->dir, &exact, c->be, &m, e));
-    enum status st = check_logits(c, m, "logits", e);
+    enum status st = check_decoded(c, m, e);
+    if (st == ST_OK) st = check_logits(c, m, "logits", e);
     if (st == ST_OK) st = check_hidden(c, m, e);
     if (st == ST_OK) st = check_greedy(c, m, e);
     if (st == ST_OK && trained) st = check_full(c, m, e);
