@@ -5,9 +5,9 @@
  * after.NAME for LoRA; full_loss, fullgrad.NAME for the base. Without full_loss the base is one that is not trained,
  * and without lora_logits_0 there is no adapter; what adapters become after a step (after.NAME) is optional, too. Every
  * tensor in the file is either checked or reported as unknown; where there is a decoded.safetensors, the base is one in
- * codes, and that holds its matrices as decoding must give them, bit for bit; one line each group with the largest error and its
- * limit. The limits of bf16 say that nothing is wrong at large: the expected numbers are float32's. --measure FILE:
- * what was measured goes to FILE as lines of JSON, and no limit is held against it. */
+ * codes, and that holds its matrices as decoding must give them, bit for bit; one line each group with the largest
+ * error and its limit. The limits of bf16 say that nothing is wrong at large: the expected numbers are float32's.
+ * --measure FILE: what was measured goes to FILE as lines of JSON, and no limit is held against it. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

@@ -39,8 +39,8 @@ static void *keep(char **at, const void *src, size_t bytes) {
 static struct coded_matrix scales_of(const struct coded_matrix *m) {
     struct coded_matrix own = *m;
     const bool nf4 = m->format == FORMAT_NF4;
-    const int64_t blocks = nf4 ? nf4_blocks(m->rows, m->K)
-                               : format_blocks(m->rows, FP8_BLOCK) * format_blocks(m->K, FP8_BLOCK);
+    const int64_t blocks =
+        nf4 ? nf4_blocks(m->rows, m->K) : format_blocks(m->rows, FP8_BLOCK) * format_blocks(m->K, FP8_BLOCK);
     const size_t groups = (size_t)format_blocks(blocks, NF4_NESTED), each = sizeof(float), n = (size_t)blocks;
     char *at = xmalloc((m->absmax ? n : n * each) + (nf4 ? (groups + NF4_SCALES + NF4_CODES) * each : 0) + 5 * 16);
     own.own = at;
@@ -64,8 +64,7 @@ static void put_panels(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct put_work *p = ctx;
     struct coded *c = p->c;
-    const int64_t first = i64_max(p->row, begin * PAIR_PANEL),
-                  last = i64_min(p->row + p->m->rows, end * PAIR_PANEL);
+    const int64_t first = i64_max(p->row, begin * PAIR_PANEL), last = i64_min(p->row + p->m->rows, end * PAIR_PANEL);
     for (int64_t n = first; n < last; n++) {
         uint8_t *const codes = c->codes + (coded_unit(c, n / PAIR_PANEL, 0) - c->codes);
         const int64_t j = n % PAIR_PANEL, from = (n - p->row) * c->K;

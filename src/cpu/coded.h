@@ -1,12 +1,12 @@
-/* Matrices in codes: how their codes lie, how rows are put and got. coded_body.h has the products' part, tensor/formats.h
- * what codes mean. */
+/* Matrices in codes: how their codes lie, how rows are put and got. coded_body.h has the products' part,
+ * tensor/formats.h what codes mean. */
 #ifndef KERNELRL_CPU_CODED_H
 #define KERNELRL_CPU_CODED_H
 
 #include "cpu/cpu.h"
 
-/* Codes come in units of CODED_UNIT bytes, sixteen words of 32 bits. Word l is of the outputs l/2, 8 + l/2, 16 + l/2 and
- * 24 + l/2 of the panel, for k even (l even) or odd. FP8: a unit is a pair of k, and byte v of a word is of output
+/* Codes come in units of CODED_UNIT bytes, sixteen words of 32 bits. Word l is of the outputs l/2, 8 + l/2, 16 + l/2
+ * and 24 + l/2 of the panel, for k even (l even) or odd. FP8: a unit is a pair of k, and byte v of a word is of output
  * 8 v + l/2. NF4: a unit is two pairs, and half-byte v is of output 8 (v%4) + l/2 of pair v/4. So a vector of words,
  * shifted, gives what becomes sixteen neighbouring numbers of a packed bf16 panel. */
 enum { CODED_UNIT = 64, CODED_KC = 128 /* pairs that are decoded at a time */ };

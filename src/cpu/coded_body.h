@@ -22,9 +22,8 @@ static void coded_lanes_of(struct coded_lanes *l, const struct coded *c, int64_t
 
 static float coded_scale_of(const struct coded *c, const struct coded_part *part, int64_t n, int64_t k) {
     const int64_t row = n - part->row;
-    return c->format == FORMAT_FP8
-               ? part->m.scale[row / FP8_BLOCK * format_blocks(c->K, FP8_BLOCK) + k / FP8_BLOCK]
-               : nf4_scale(&part->m, (row * c->K + k) / NF4_BLOCK);
+    return c->format == FORMAT_FP8 ? part->m.scale[row / FP8_BLOCK * format_blocks(c->K, FP8_BLOCK) + k / FP8_BLOCK]
+                                   : nf4_scale(&part->m, (row * c->K + k) / NF4_BLOCK);
 }
 
 static int64_t coded_scales(const struct coded_lanes *l, const struct coded *c, int64_t panel, int64_t pair,
@@ -113,8 +112,7 @@ static void coded_nf4_pairs(const uint8_t *unit, int64_t pairs, const float *map
         __m512i w = _mm512_loadu_si512(unit);
         __builtin_prefetch(unit + 64 * CODED_UNIT);
         for (int h = 0; h < 4; h++) {
-            const __m512 a = _mm512_permutexvar_ps(w, table),
-                         b = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 4), table);
+            const __m512 a = _mm512_permutexvar_ps(w, table), b = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 4), table);
             coded_store(out + 32 * h, _mm512_mul_ps(a, s[h % 2 * 2]), _mm512_mul_ps(b, s[h % 2 * 2 + 1]));
             w = _mm512_srli_epi32(w, 8);
         }

@@ -239,9 +239,7 @@ static void cpu_weight_put_coded(struct backend *be, struct weight *w, int64_t r
     coded_put(be->pool, w, row, m);
 }
 
-static const struct coded *coded_of(const struct weight *w) {
-    return format_of(w->format)->coded ? w->packed : NULL;
-}
+static const struct coded *coded_of(const struct weight *w) { return format_of(w->format)->coded ? w->packed : NULL; }
 
 static void cpu_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                        bool accumulate) {

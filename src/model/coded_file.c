@@ -68,8 +68,8 @@ bool coded_in_file(const struct st_file *f, const char *name, enum weight_format
 }
 
 bool coded_beside(const char *tensor, const char *name) {
-    static const char *const ends[] = {SCALE_INV,         ".absmax",      ".quant_map", ".nested_absmax",
-                                       ".nested_quant_map", STATE "nf4"};
+    static const char *const ends[] = {SCALE_INV,        ".absmax",           ".quant_map",
+                                       ".nested_absmax", ".nested_quant_map", STATE "nf4"};
     const size_t n = strlen(name);
     if (strncmp(tensor, name, n) != 0) return false;
     for (size_t i = 0; i < ARRAY_LEN(ends); i++)
@@ -104,8 +104,8 @@ static enum status vector_beside(const struct st_file *f, const char *name, cons
 
 /* ---- FP8 --------------------------------------------------------------------------------------------------------- */
 
-static enum status read_fp8(const struct st_file *f, const char *name, int64_t rows, int64_t K,
-                            struct coded_matrix *m, struct err *e) {
+static enum status read_fp8(const struct st_file *f, const char *name, int64_t rows, int64_t K, struct coded_matrix *m,
+                            struct err *e) {
     const int64_t dim[2] = {rows, K}, blocks[2] = {format_blocks(rows, FP8_BLOCK), format_blocks(K, FP8_BLOCK)};
     const struct st_tensor *t, *s;
     TRY(st_get(f, name, 2, dim, &t, e));
@@ -198,8 +198,8 @@ static enum status check_scales(const struct coded_matrix *m, int64_t blocks, co
     return ST_OK;
 }
 
-static enum status read_nf4(const struct st_file *f, const char *name, int64_t rows, int64_t K,
-                            struct coded_matrix *m, struct err *e) {
+static enum status read_nf4(const struct st_file *f, const char *name, int64_t rows, int64_t K, struct coded_matrix *m,
+                            struct err *e) {
     const int64_t bytes = (rows * K + 1) / 2, dim[2] = {bytes, 1}, blocks = nf4_blocks(rows, K);
     const struct st_tensor *t, *absmax;
     float *map, *scale, *tables;

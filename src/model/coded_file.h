@@ -1,7 +1,7 @@
-/* coded_file: matrices in codes as files of the Hub have them. FP8: X in F8_E4M3 beside X_scale_inv, with blocks of 128 x
- * 128. NF4: bitsandbytes' bytes of X beside X.quant_state.bitsandbytes__nf4, X.quant_map and X.absmax, the latter in 8
- * bits with X.nested_absmax and X.nested_quant_map, or in float32. Files are untrusted: what is wrong with one gives an
- * error that names the tensor or the key. Not for other rooms. */
+/* coded_file: matrices in codes as files of the Hub have them. FP8: X in F8_E4M3 beside X_scale_inv, with blocks of 128
+ * x 128. NF4: bitsandbytes' bytes of X beside X.quant_state.bitsandbytes__nf4, X.quant_map and X.absmax, the latter in
+ * 8 bits with X.nested_absmax and X.nested_quant_map, or in float32. Files are untrusted: what is wrong with one gives
+ * an error that names the tensor or the key. Not for other rooms. */
 #ifndef KERNELRL_MODEL_CODED_FILE_H
 #define KERNELRL_MODEL_CODED_FILE_H
 

@@ -86,8 +86,8 @@ static enum status choose_formats(struct model *m, const struct model_options *o
 
 static enum status check_names(const struct model *m, const struct st_file *f, const char *dir, struct err *e);
 
-/* A model with its slab allocated and nothing in it, for the weights in dir, which are opened into f (NULL: for others).
- * Takes ownership of config. */
+/* A model with its slab allocated and nothing in it, for the weights in dir, which are opened into f (NULL: for
+ * others). Takes ownership of config. */
 static enum status model_new(json_t *config, const char *where, const struct model_options *opt, struct backend *be,
                              const char *dir, struct st_file *f, struct model **out, struct err *e) {
     struct model *m = xcalloc(1, sizeof *m);

@@ -177,8 +177,7 @@ void nf4_quantise(const uint16_t *w, int64_t rows, int64_t K, struct pool *pool,
     float *const nested_map = xmalloc((size_t)(NF4_SCALES + groups) * sizeof(float) + (size_t)(blocks + (n + 1) / 2));
     float *const nested = nested_map + NF4_SCALES;
     uint8_t *const absmax = (uint8_t *)(nested + groups);
-    struct nf4_work p = {
-        .w = w, .n = n, .most = xmalloc((size_t)blocks * sizeof(float) + 1), .codes = absmax + blocks};
+    struct nf4_work p = {.w = w, .n = n, .most = xmalloc((size_t)blocks * sizeof(float) + 1), .codes = absmax + blocks};
     for (int k = 0; k + 1 < NF4_CODES; k++) p.bound[k] = (nf4_map[k] + nf4_map[k + 1]) / 2.0f;
     pool_for(pool, blocks, 64, nf4_codes, &p);
     double sum = 0;
