@@ -143,7 +143,7 @@ static void run_pairs(struct pair_space *s, struct gemm16 *g) {
 void pairs_linear(struct pair_space *s, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                   bool accumulate) {
     struct gemm16 g = {.b = w->packed,
-                       .coded = format_of(w->format)->coded ? w->packed : NULL,
+                       .coded = format_is_coded(w->format) ? w->packed : NULL,
                        .b_pad = pair_pad(w->K),
                        .c = y.data,
                        .ldc = y.ld,
@@ -165,7 +165,7 @@ void pairs_linear_dx(struct pair_space *s, struct tensor dx, struct tensor dy, c
     int64_t n = 0;
     do { /* An empty reduction goes through once, too. */
         struct tensor part = tensor_cols(dy, n, w->N - n < 2 * STEP ? w->N - n : STEP);
-        const bool coded = format_of(w->format)->coded;
+        const bool coded = format_is_coded(w->format);
         struct gemm16 g = {.b = coded ? NULL : pair_panel(w->packed, n / PAIR_PANEL, k_pad),
                            .coded = coded ? w->packed : NULL,
                            .row0 = n,

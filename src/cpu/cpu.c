@@ -216,7 +216,7 @@ static void cpu_weight_pack(struct backend *be, struct weight *w) {
 
 static void cpu_weight_free(struct backend *be, struct weight *w) {
     (void)be;
-    if (format_of(w->format)->coded)
+    if (format_is_coded(w->format))
         coded_free(w->packed);
     else
         free(w->packed);
@@ -229,7 +229,7 @@ static void cpu_weight_put(struct backend *be, struct weight *w, int64_t row, in
 
 static void cpu_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
     (void)be;
-    if (format_of(w->format)->coded)
+    if (format_is_coded(w->format))
         coded_get(w, row, rows, dst);
     else
         pairs_weight_get(w, row, rows, dst);
@@ -239,7 +239,7 @@ static void cpu_weight_put_coded(struct backend *be, struct weight *w, int64_t r
     coded_put(be->pool, w, row, m);
 }
 
-static const struct coded *coded_of(const struct weight *w) { return format_of(w->format)->coded ? w->packed : NULL; }
+static const struct coded *coded_of(const struct weight *w) { return format_is_coded(w->format) ? w->packed : NULL; }
 
 static void cpu_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                        bool accumulate) {
@@ -349,7 +349,7 @@ static void cpu_gather_rows(struct backend *be, struct tensor y, struct tensor x
 }
 
 static void cpu_embed(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids) {
-    ASSERT(x.cols == table->K && !format_of(table->format)->coded);
+    ASSERT(x.cols == table->K && !format_is_coded(table->format));
     if (!table->w) {
         pairs_embed(&cpu_of(be)->pairs, x, table, ids);
         return;

@@ -104,7 +104,7 @@ enum status declared_choose(struct model *m, const struct st_file *f, bool decod
                         format_of(m->in_file)->name);
         s->matrix->format = n > 0 || (s->of_layer && makes && m->codes != FORMAT_F32) ? m->codes : m->plain;
         if (decoded) s->matrix->format = m->plain;
-        any |= format_of(s->matrix->format)->coded;
+        any |= format_is_coded(s->matrix->format);
     }
     if (!any) m->codes = FORMAT_F32;
     return ST_OK;

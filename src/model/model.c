@@ -61,7 +61,7 @@ static enum status choose_formats(struct model *m, const struct model_options *o
                                   const char *where, struct err *e) {
     const char *want = opt && opt->base_dtype ? opt->base_dtype : "auto";
     const int named = format_find(want);
-    const bool codes = named >= 0 && format_of((enum weight_format)named)->coded, decoded = strcmp(want, "bf16") == 0;
+    const bool codes = named >= 0 && format_is_coded((enum weight_format)named), decoded = strcmp(want, "bf16") == 0;
     if (!codes && !decoded && strcmp(want, "auto") != 0)
         return FAIL(e, ST_INVALID, "%s: base_dtype: expected auto, bf16, fp8 or nf4, got \"%s\"", where, want);
     TRY(coded_config(m->config, where, &m->in_file, e));
@@ -131,7 +131,7 @@ static const struct param_place *place_of(const struct model *m, const struct pa
 static void put_bf16(struct model *m, const struct param_place *at, const struct param *p, const uint16_t *src) {
     const struct format *format = format_of(at->in->format);
     struct coded_matrix coded;
-    if (!format->coded) {
+    if (!format_is_coded(at->in->format)) {
         m->be->weight_put(m->be, at->in, at->row, p->dim[0], src);
         return;
     }
@@ -299,7 +299,7 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
 /* A matrix held in bf16 or in codes alone of the same `period` random numbers over and over. */
 static void put_repeated(struct model *m, const struct param *p, struct rng *r, int64_t period) {
     const struct param_place *at = place_of(m, p);
-    if (format_of(at->in->format)->coded) {
+    if (format_is_coded(at->in->format)) {
         CLEANUP_FREE uint16_t *all = xmalloc((size_t)p->n * sizeof *all);
         for (int64_t j = 0; j < p->n; j++)
             all[j] = j < period ? st_f32_to_bf16((float)(0.02 * rng_normal(r))) : all[j - period];
@@ -329,7 +329,7 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
     for (int i = 0; empty && i < m->n_param; i++) {
         const struct param_place *at = place_of(m, &m->param[i]);
         const int64_t rows = m->param[i].dim[0];
-        if (at && format_of(at->in->format)->coded) {
+        if (at && format_is_coded(at->in->format)) {
             const struct coded_matrix none = {.format = at->in->format, .rows = rows, .K = at->in->K};
             be->weight_put_coded(be, at->in, at->row, &none);
         } else if (at) {

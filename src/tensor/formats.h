@@ -12,8 +12,9 @@
 enum weight_format {
     FORMAT_F32,  /* float32 values, and packed copies where products want them */
     FORMAT_BF16, /* two bytes a weight */
-    FORMAT_FP8,  /* E4M3: a byte a weight, and a scale for each 128 x 128 weights */
-    FORMAT_NF4,  /* bitsandbytes' 4 bits: blocks of 64 weights, whose scales are 8 bits with scales of their own */
+    /* From here on: in codes. */
+    FORMAT_FP8, /* E4M3: a byte a weight, and a scale for each 128 x 128 weights */
+    FORMAT_NF4, /* bitsandbytes' 4 bits: blocks of 64 weights, whose scales are 8 bits with scales of their own */
     FORMAT_COUNT
 };
 
@@ -37,11 +38,13 @@ struct coded_matrix {
     void *own; /* freed by coded_release; NULL: all is borrowed */
 };
 
+static inline bool format_is_coded(enum weight_format f) { return f >= FORMAT_FP8; }
+
 struct format {
     const char *name;
     int block_rows, block_cols; /* weights that share a scale; NF4's are counted along the whole list. 0: no scale */
     int bits;                   /* of a weight, without scales */
-    bool coded, trainable;
+    bool trainable;
     /* Bytes of a matrix [rows,K] as a device holds it, scales and tables among them. */
     int64_t (*bytes)(int64_t rows, int64_t K);
     /* Weights [first, first + n) of the list, in the bits of bfloat16. NULL: not in codes. */
