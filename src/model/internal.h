@@ -243,8 +243,8 @@ void train_space_free(struct model *m);
 void step_space_free(struct model *m);
 /* model.c: the n parameters p by name, through a host buffer of the largest. */
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) MUST_USE;
-enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
-                         struct err *e) MUST_USE;
+enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype,
+                         const char *const *metadata, const char *path, struct err *e) MUST_USE;
 /* The name of a tensor in f, which may be another. */
 const char *name_in(const struct model *m, const struct st_file *f, const char *name);
 /* As model_param_get, of rows [row, row + rows) of a matrix; a vector is one row. */

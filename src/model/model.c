@@ -227,15 +227,15 @@ static enum status fetch_param(void *ctx, size_t i, const void **data, struct er
     return x->m->be->sync(x->m->be, e); /* a file must not hold what a failed transfer left */
 }
 
-enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
-                         struct err *e) {
+enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype,
+                         const char *const *metadata, const char *path, struct err *e) {
     CLEANUP_FREE struct st_entry *en = xcalloc((size_t)n + 1, sizeof *en);
     CLEANUP_FREE float *host = xmalloc((size_t)largest(p, n, true) * sizeof *host);
     for (int i = 0; i < n; i++)
         en[i] = (struct st_entry){
             .name = p[i].name, .dtype = dtype, .from = ST_DTYPE_F32, .nd = p[i].nd, .dim = {p[i].dim[0], p[i].dim[1]}};
     struct weight_fetch x = {m, p, host};
-    return st_write_fetched(path, en, (size_t)n, NULL, fetch_param, &x, e);
+    return st_write_fetched(path, en, (size_t)n, metadata, fetch_param, &x, e);
 }
 
 static void add_name(struct str *list, int n, const char *name) {
@@ -390,7 +390,7 @@ enum status model_save(const struct model *m, const char *dir, const char *dtype
     TRY(fs_mkdirs(dir, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/model.safetensors", dir);
-    TRY(params_write(m, m->param, m->n_param, dt, path.p, e));
+    TRY(params_write(m, m->param, m->n_param, dt, NULL, path.p, e));
     return save_config(m, dir, dtype, e);
 }
 
