@@ -53,7 +53,7 @@ static struct coded_matrix scales_of(const struct coded_matrix *m) {
     return own;
 }
 
-struct put_work {
+struct coded_put_work {
     struct coded *c;
     int64_t row;
     const struct coded_matrix *m;
@@ -62,7 +62,7 @@ struct put_work {
 /* Panels are cut over threads. */
 static void put_panels(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
-    const struct put_work *p = ctx;
+    const struct coded_put_work *p = ctx;
     struct coded *c = p->c;
     const int64_t first = i64_max(p->row, begin * PAIR_PANEL), last = i64_min(p->row + p->m->rows, end * PAIR_PANEL);
     for (int64_t n = first; n < last; n++) {
@@ -93,7 +93,7 @@ void coded_put(struct pool *pool, struct weight *w, int64_t row, const struct co
     else
         coded_release(&c->part[i].m);
     c->part[i] = (struct coded_part){row, scales_of(m)};
-    struct put_work p = {c, row, m};
+    struct coded_put_work p = {c, row, m};
     pool_for(pool, pair_panels(c->N), 1, put_panels, &p);
 }
 

@@ -182,10 +182,10 @@ typedef void edit_fn(struct tensors *t, const char *name, struct coded_matrix *m
 
 static void *own(struct tensors *t, void *p) { return t->mem[t->n_mem++] = p; }
 static char *named(struct tensors *t, const char *name, const char *end) {
-    char *s = xmalloc(strlen(name) + strlen(end) + 1);
-    strcpy(s, name);
-    strcat(s, end);
-    return own(t, s);
+    const size_t n = strlen(name) + strlen(end) + 1;
+    char *s = own(t, xmalloc(n));
+    snprintf(s, n, "%s%s", name, end);
+    return s;
 }
 static struct st_entry *add(struct tensors *t, const char *name, const char *end, enum st_dtype dtype, int64_t d0,
                             int64_t d1, const void *data) {

@@ -8,7 +8,7 @@
 
 struct coded_weight {
     int n;
-    struct coded_part {
+    struct device_part {
         int64_t row;
         struct cu_coded m;
         void *mem; /* all that m views */
@@ -32,7 +32,7 @@ void coded_put(struct backend *be, struct weight *w, int64_t row, const struct c
     int i = 0;
     while (i < cw->n && cw->part[i].row != row) i++;
     ASSERT(i < CODED_PARTS);
-    struct coded_part *part = &cw->part[i];
+    struct device_part *part = &cw->part[i];
     if (i == cw->n) {
         cw->n++;
         part->row = row;
