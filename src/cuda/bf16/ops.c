@@ -155,15 +155,15 @@ bool few_takes(const struct cuda_backend *c, const struct lt_product *p) {
     return few_of(p, &f) && cu_few_takes(&c->dev, &f);
 }
 
-/* In a pass, and nowhere else, no kernel before this one can have written weights. */
-static struct cu_dev dev_of_pass(const struct cuda_backend *c) {
+/* In a pass, and nowhere else, no kernel before this one can have written weights, but for those that were expanded. */
+static struct cu_dev dev_of_pass(const struct cuda_backend *c, const void *weights) {
     struct cu_dev dev = c->dev;
-    dev.overlaps = dev.overlaps && c->pass.open;
+    dev.overlaps = dev.overlaps && c->pass.open && !coded_is_expanded(c, weights);
     return dev;
 }
 
 int few_run(const struct cuda_backend *c, const struct lt_product *p) {
-    const struct cu_dev dev = dev_of_pass(c);
+    const struct cu_dev dev = dev_of_pass(c, p->a);
     struct cu_few f;
     return few_of(p, &f) ? cu_few(&dev, &f) : (int)cudaErrorInvalidValue;
 }
@@ -303,7 +303,9 @@ void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, s
                         const struct weight *w) {
     ASSERT(y.rows == x.rows && gu.rows == x.rows && gu.cols == w->N && 2 * y.cols == w->N && x.cols == w->K);
     struct cuda_backend *c = cuda_begin(be, "linear");
-    if (!c || y.rows == 0) return;
+    struct weight plain;
+    if (!c || y.rows == 0 || !coded_expand(c, "linear", w, &plain)) return;
+    w = &plain;
     if (y.rows <= CU_FEW_ROWS && y.dt == DT_BF16 && gu.dt == DT_BF16 && x.dt == DT_BF16 && x.cols % 8 == 0 &&
         w->N % 16 == 0 && cuda_lines_up(y.data, y.ld, 2) && cuda_lines_up(x.data, x.ld, 2) &&
         cuda_lines_up(gu.data, gu.ld, 2)) {
@@ -316,7 +318,7 @@ void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, s
             f.ldy = y.ld;
             f.N = y.cols;
             f.end = CU_FEW_SWIGLU;
-            const struct cu_dev dev = dev_of_pass(c);
+            const struct cu_dev dev = dev_of_pass(c, f.w);
             if (cu_few_takes(&dev, &f)) {
                 if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->packed))) cuda_ok(c, op, cu_few(&dev, &f));
                 return;
@@ -330,6 +332,12 @@ void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, s
 /* Where cuBLASLt reads z itself; elsewhere z is copied first. */
 void bf16_linear_add(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z) {
     ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && z.rows == y.rows && z.cols == y.cols);
+    struct weight plain = *w;
+    if (format_is_coded(w->format)) {
+        struct cuda_backend *c = cuda_begin(be, "linear");
+        if (!c || y.rows == 0 || !coded_expand(c, "linear", w, &plain)) return;
+    }
+    w = &plain;
     struct lt_product p = linear_product(y, x, w);
     const int64_t parts = parts_of((struct cuda_backend *)be, w, true, y);
     p.accumulate = true;

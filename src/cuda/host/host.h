@@ -259,6 +259,16 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
 bool lt_few_swiglu(struct cuda_backend *c, const char *op, const struct lt_product *p);
 const char *lt_text(const struct lt *l, char *buf, size_t size);
 
+/* coded.c: weights in codes. */
+void coded_put(struct backend *be, struct weight *w, int64_t row, const struct coded_matrix *m);
+void coded_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst);
+void coded_free(struct backend *be, struct weight *w);
+/* Makes *plain a weight for the next product: w itself, or w expanded to scratch, which the next expansion overwrites.
+ * False after an error. */
+bool coded_expand(struct cuda_backend *c, const char *op, const struct weight *w, struct weight *plain);
+/* Whether p lies in that scratch: the kernel before may have written it. */
+bool coded_is_expanded(const struct cuda_backend *c, const void *p);
+
 /* nccl.c: the ops of peers. */
 bool nccl_id(struct backend *be, void *id, char *why, size_t why_bytes);
 bool nccl_join(struct backend *be, const void *id, int rank, int size, char *why, size_t why_bytes);

@@ -287,6 +287,17 @@ struct cu_few {
 int cu_few_takes(const struct cu_dev *d, const struct cu_few *f);
 int cu_few(const struct cu_dev *d, const struct cu_few *f);
 
+/* coded.cu. A matrix in codes as struct coded_matrix of tensor/formats.h has it, in device memory. */
+struct cu_coded {
+    enum weight_format format;
+    int64_t rows, K;
+    const uint8_t *codes, *absmax;
+    const float *scale, *map, *nested, *nested_map;
+    float offset;
+};
+/* Writes the matrix [rows,K] that it means, in bfloat16 or (wide) the same numbers in float32. */
+int cu_expand(const struct cu_dev *d, const struct cu_coded *m, void *out, int wide);
+
 /* attention.cu. Keys are always cached; in training they are in a cache of the moment. */
 struct cu_attn16 {
     struct cu_mat16 q, o;

@@ -25,6 +25,7 @@ static struct policy_options policy_of(const struct train_options *o, struct poo
         .device = o->device,
         .pool = pool,
         .weights = {.dtype = dtype_names[o->dtype],
+                    .base_dtype = base_dtype_names[o->base_dtype],
                     .frozen = o->lora_rank > 0,
                     .activation_memory = o->activation_memory},
         .lora = {(int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed},

@@ -172,6 +172,7 @@ static const struct {
     {"log_path", "tests/e2e/train.sh"},
     {"device", "src/rl/loop/device_test.c"},
     {"dtype", "src/model/bf16_test.c"},
+    {"base_dtype", "src/model/coded_test.c"},
     {"numerics", "src/rl/learn/update_test.c"},
     {"lora_rank", "tests/e2e/train.sh"},
     {"lora_alpha", "src/model/model_test.c"},

@@ -30,6 +30,7 @@
 #define REVISION_KEY(S) KEY_STRING(S, model_revision, "main", "Branch, tag or commit of a model_name on the Hub.")
 
 const char *const dtype_names[] = {CHOICE_NAMES(DTYPE_LIST)};
+const char *const base_dtype_names[] = {CHOICE_NAMES(BASE_DTYPE_LIST)};
 const char *const precision_names[] = {CHOICE_NAMES(PRECISION_LIST)};
 #define DTYPE_KEY(S)                                                                                              \
     KEY_CHOICE(                                                                                                   \
@@ -37,6 +38,19 @@ const char *const precision_names[] = {CHOICE_NAMES(PRECISION_LIST)};
         "Type the products with the model's matrices compute in; sums and LoRA are f32 in both. auto: f32 below " \
         "100 million parameters, bf16 from there on where the device has it. With LoRA a bf16 model takes two "   \
         "bytes a parameter.")
+
+#define BASE_DTYPE_KEY(S)                                                                                              \
+    KEY_CHOICE(S, base_dtype, BASE_DTYPE_LIST, "auto",                                                                 \
+               "How the frozen matrices of the layers are held where LoRA is trained: fp8 (a byte a weight) or nf4 "   \
+               "(half a byte), made as the model is loaded, or as a checkpoint has them; every result is that of the " \
+               "bf16 matrices they decode to. auto: as the checkpoint has them. bf16: a checkpoint in codes is "       \
+               "decoded.")
+
+enum status base_dtype_check(const struct config *c, int base_dtype, int64_t lora_rank, struct err *e) {
+    if (lora_rank > 0 || base_dtype == BASE_AUTO || base_dtype == BASE_BF16) return ST_OK;
+    return config_reject(c, "base_dtype", e, "%s is of a base that is not trained: expected lora_rank above 0",
+                         base_dtype_names[base_dtype]);
+}
 
 static enum status check_device(const struct config *c, const char *device, struct err *e) {
     return backend_device_valid(device)
@@ -61,6 +75,7 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, seed, "0", "[0,)", "Seed of data order, sampling and LoRA initialisation."),
     DEVICE_KEY(T),
     DTYPE_KEY(T),
+    BASE_DTYPE_KEY(T),
     KEY_CHOICE(
         T, numerics, NUMERICS_LIST, "exact",
         "exact: a token's log-probability has the same bits in sampling and in training, whatever the batch; a run "
@@ -470,12 +485,14 @@ static const struct config_key sft_keys[] = {
     KEY_INT(T, seed, "0", "[0,)", "Seed of initialisation and data order."),
     DEVICE_KEY(T),
     DTYPE_KEY(T),
+    BASE_DTYPE_KEY(T),
     KEY_INT(T, threads, "0", "[0,256]", "Threads. 0: all CPUs."),
     RANK_KEYS(T),
 };
 const struct config_schema sft_schema = {.key = sft_keys, .count = ARRAY_LEN(sft_keys), .values_bytes = sizeof(T)};
 
 enum status sft_options_check(const struct config *c, const T *o, struct err *e) {
+    TRY(base_dtype_check(c, o->base_dtype, o->lora_rank, e));
     return check_device(c, o->device, e);
 }
 #undef T

@@ -44,6 +44,8 @@ enum precision { CHOICE_ENUM(PRECISION_LIST) };
 enum numerics { CHOICE_ENUM(NUMERICS_LIST) };
 #define DTYPE_LIST(X) X(DTYPE_AUTO, auto) X(DTYPE_OF_F32, f32) X(DTYPE_OF_BF16, bf16)
 enum dtype_choice { CHOICE_ENUM(DTYPE_LIST) };
+#define BASE_DTYPE_LIST(X) X(BASE_AUTO, auto) X(BASE_BF16, bf16) X(BASE_FP8, fp8) X(BASE_NF4, nf4)
+enum base_dtype_choice { CHOICE_ENUM(BASE_DTYPE_LIST) };
 #define SAVED_LIST(X) X(SAVED_BF16, bf16) X(SAVED_F32, f32)
 enum saved_dtype { CHOICE_ENUM(SAVED_LIST) };
 /* Methods by their names, and rewards (presets.c). */
@@ -111,8 +113,9 @@ struct example_options {
 struct train_options {
     int algorithm; /* enum algorithm, or unset: a preset */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
-    int dtype;    /* enum dtype_choice */
-    int numerics; /* enum numerics */
+    int dtype;      /* enum dtype_choice */
+    int base_dtype; /* enum base_dtype_choice */
+    int numerics;   /* enum numerics */
     int64_t lora_rank, seed, threads, activation_memory, kv_memory;
     const char *ranks; /* as comm_open takes it */
     double peer_timeout;
@@ -172,8 +175,11 @@ struct train_options {
         double speed_from, speed_until, partial_until, plan_weight_end;
     } schedule;
 };
-/* By the value of the key dtype: what model_options calls it. */
+/* By the value of the keys dtype and base_dtype: what model_options calls it. */
 extern const char *const dtype_names[];
+extern const char *const base_dtype_names[];
+/* A rule of both tables: a base in codes has an adapter that is trained. */
+enum status base_dtype_check(const struct config *c, int base_dtype, int64_t lora_rank, struct err *e) MUST_USE;
 extern const struct config_schema train_schema;
 extern const char *const precision_names[];
 
@@ -197,6 +203,7 @@ struct sft_options {
     const char *model_name, *model_revision, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
     int save_dtype; /* enum saved_dtype */
     int dtype;      /* enum dtype_choice */
+    int base_dtype; /* enum base_dtype_choice */
     int64_t lora_rank, batch_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads, save_every,
         log_every, activation_memory;
     double lora_alpha, min_lr_ratio, stop_after_minutes, prompt_loss_weight;
