@@ -26,10 +26,23 @@ struct bounds {
  * (ESTIMATE_BETWEEN, a standard deviation of log ratios). */
 #define ESTIMATE_BETWEEN 0.03
 struct bounds estimate_bounds(const struct estimate *x);
-/* As a proof reports it: from the differences between measurements, Student's t with n - 1 degrees of freedom, 95 %;
- * but never narrower than the measurements' own spreads and a hundredth between them. With one measurement the interval
- * is that of estimate_bounds(). */
-struct bounds estimate_proof(const struct estimate *x);
+/* As a proof reports it: one ratio a process, because fresh processes differ by more than one of them can know. The
+ * middle one is reported. Its interval lies between two of the sorted ratios and holds whatever their distribution is:
+ * of n processes each lies above the true median with probability 1/2. So "the whole interval lies above 1" is a sign
+ * test over the processes. A proof looks twice: behind `first` processes, and behind more where those disagree. Both
+ * looks together are wrong in less than 5 %. */
+enum { PROCESSES_MAX = 200 };
+struct process_ratios {
+    int n;
+    double log_ratio[PROCESSES_MAX];
+};
+void process_ratios_add(struct process_ratios *x, double ratio);
+/* The middle ratio and its 95 % interval. n > first: the second look. With too few processes for that
+ * (process_ratios_rank() is 0) the interval is Student's t of the logarithms, no narrower than their range, and shows
+ * nothing; with one process low and high are NaN. first >= 1. */
+struct bounds process_ratios_bounds(const struct process_ratios *x, int first);
+/* Which of n sorted ratios bounds the interval from below, from 1; 0: n are too few. */
+int process_ratios_rank(int n, int first);
 
 /* The two-sided 95 % quantile of Student's t. df >= 1. */
 double student_t95(int df);

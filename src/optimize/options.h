@@ -23,9 +23,9 @@ struct search_options {
     enum budget_share share;
 };
 struct proof_options {
-    int processes;  /* fresh ones, each with a measurement of all finalists */
+    int processes;  /* fresh ones, each with a measurement of winner and runner-up; twice as many where they disagree */
     int finalists;  /* that are measured again before one is chosen */
-    double seconds; /* bound of the whole proof; 0: a tenth of the budget, at least 60 s */
+    double seconds; /* bound of the whole proof; 0: a tenth of the budget, at least 120 s */
     bool compile;   /* torch.compile is measured, where there is one */
 };
 struct optimize_options {

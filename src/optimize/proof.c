@@ -237,10 +237,39 @@ static bool take(const struct proving *x, int process, int task, int id, struct 
     return true;
 }
 
+/* Processes that a report may rest on: those of the first look, and as many again. Without times one has to agree that
+ * the winner is right, and that is all. */
+static int first_look(const struct proving *x) { return x->o->train.verify.measure ? x->o->proof.processes : 1; }
+static int second_look(const struct proving *x) {
+    const int first = first_look(x);
+    return x->o->train.verify.measure && process_ratios_rank(2 * first, first) > 0 ? 2 * first : first;
+}
+
+/* One ratio a process, over all shapes, of the reporting processes up to `most`. */
+static void over_processes(const struct proving *x, int task, int id, int most, struct process_ratios *out) {
+    *out = (struct process_ratios){0};
+    for (int p = 1; p <= most; p++) {
+        struct estimate one = {0};
+        bool failed = false;
+        if (take(x, p, task, id, &one, &failed)) process_ratios_add(out, exp(one.sum));
+    }
+}
+
+/* Whether the processes of the first look agree on who is faster, the winner or PyTorch: then there is no second one. */
+static bool settled(const struct proving *x, int task) {
+    const int first = first_look(x);
+    struct process_ratios all;
+    if (x->winner[task] < 0) return true;
+    over_processes(x, task, x->winner[task], first, &all);
+    const struct bounds b = process_ratios_bounds(&all, first);
+    return all.n >= first && process_ratios_rank(all.n, first) > 0 && (b.low > 1 || b.high < 1);
+}
+static int looked_at(const struct proving *x, int task) { return settled(x, task) ? first_look(x) : second_look(x); }
+
 static bool has_failed(const struct proving *x, int task, int id) {
     struct estimate unused = {0};
     bool failed = false;
-    for (int p = 0; p <= x->o->proof.processes; p++) (void)take(x, p, task, id, &unused, &failed);
+    for (int p = 0; p <= second_look(x); p++) (void)take(x, p, task, id, &unused, &failed);
     return failed;
 }
 
@@ -309,7 +338,7 @@ static enum status reporting_process(struct proving *x, int process, struct err 
     struct proof_wanted w = {0};
     for (int t = 0; t < x->tasks->n; t++) {
         const int ids[] = {x->winner[t], x->runner_up[t]};
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2 && process <= looked_at(x, t); i++)
             if (ids[i] >= 0) want(&w, x, process, t, ids[i], x->tasks->items[t].found.c[ids[i]].kernel);
     }
     return measure(x, &w, &vo, e);
@@ -329,8 +358,8 @@ static char *compiled_answer(struct arena *a, const struct problem *p, const cha
                         p->code, mode);
 }
 
-/* torch.compile's code as answers, in one process of its own for all tasks and both modes. */
-static enum status compile_process(struct proving *x, struct err *e) {
+/* torch.compile's code as answers, in a process of its own for all tasks and both modes. */
+static enum status compile_process(struct proving *x, int process, struct err *e) {
     struct verify_options vo = judged_so(x->o);
     struct proof_wanted w = {0};
     if (!backend_info(vo.backend)->is_module) vo.backend = vo.backend == BACKEND_c ? BACKEND_torch_cpu : BACKEND_cuda;
@@ -339,35 +368,37 @@ static enum status compile_process(struct proving *x, struct err *e) {
     vo.compile_timeout_s = fmax(vo.compile_timeout_s, 120);
     vo.run_timeout_s = fmax(vo.run_timeout_s, 120);
     for (int t = 0; t < x->tasks->n; t++)
-        for (int m = 0; m < PROOF_MODES && x->winner[t] >= 0; m++)
+        for (int m = 0; m < PROOF_MODES && x->winner[t] >= 0 && process <= looked_at(x, t); m++)
             for (int k = 0; k < x->tasks->items[t].n_shapes; k++) {
                 const struct problem *p = &x->tasks->items[t].shape[k];
-                if (find(x, 1, t, -1 - m, k)) continue;
+                if (find(x, process, t, -1 - m, k)) continue;
                 const size_t before = w.n;
-                want(&w, x, 1, t, -1 - m, NULL);
+                want(&w, x, process, t, -1 - m, NULL);
                 w.n = before; /* of all shapes it has the one at hand alone: its code is the shape's */
                 w.item[w.n] =
                     (struct verify_item){.problem = p, .source = compiled_answer(&w.arena, p, modes[m]), .again = true};
-                w.row[w.n++] = (struct proof_row){.process = 1, .task = t, .id = -1 - m, .shape = k};
+                w.row[w.n++] = (struct proof_row){.process = process, .task = t, .id = -1 - m, .shape = k};
             }
     return measure(x, &w, &vo, e);
 }
 
+/* The winner against torch.compile, process by process: each has one of the winner and, apart, one of torch.compile. */
 static void read_compiled(const struct proving *x, int task, struct proof *out) {
     const bool has_compile = x->where->torch[0] >= '2' && x->where->torch[0] <= '9';
+    const int first = first_look(x), most = looked_at(x, task);
     for (int m = 0; m < PROOF_MODES; m++) {
         struct compiled_proof *c = &out->compile[m];
-        struct estimate one = {0};
-        bool failed = false;
+        struct process_ratios its, winners, over = {0};
         c->mode = modes[m];
-        if (take(x, 1, task, -1 - m, &one, &failed)) {
+        over_processes(x, task, -1 - m, most, &its);
+        over_processes(x, task, out->winner, most, &winners);
+        for (int i = 0; i < its.n && i < winners.n; i++)
+            process_ratios_add(&over, exp(winners.log_ratio[i] - its.log_ratio[i]));
+        if (over.n > 0) {
             c->measured = true;
-            c->ratio = estimate_bounds(&one);
-            /* Both against eager, in processes of their own: the errors of both. */
-            const double half = hypot(log(c->ratio.high / c->ratio.low), log(out->ratio.high / out->ratio.low)) / 2;
-            c->winner.ratio = out->ratio.ratio / c->ratio.ratio;
-            c->winner.low = c->winner.ratio * exp(-half);
-            c->winner.high = c->winner.ratio * exp(half);
+            c->processes = over.n;
+            c->ratio = process_ratios_bounds(&its, first);
+            c->winner = process_ratios_bounds(&over, first);
             continue;
         }
         const struct verdict *v = find(x, 1, task, -1 - m, 0);
@@ -391,10 +422,10 @@ static double middle(double *v, int n) {
 /* Ratios shape by shape, and against the runner-up where both were measured in one process. */
 static void read_details(const struct proving *x, int task, struct proof *out) {
     const struct search_task *t = &x->tasks->items[task];
-    const int most = x->o->proof.processes;
+    const int first = first_look(x), most = looked_at(x, task);
     CLEANUP_FREE double *eager = xcalloc((size_t)most + 1, sizeof *eager),
                         *kernel = xcalloc((size_t)most + 1, sizeof *kernel);
-    struct estimate shape[SHAPES_MAX] = {{0}}, over = {0};
+    struct process_ratios *shape = xcalloc(SHAPES_MAX, sizeof *shape), over = {0};
     int n = 0;
     for (int p = 1; p <= most; p++) {
         double log_over = 0;
@@ -403,7 +434,7 @@ static void read_details(const struct proving *x, int task, struct proof *out) {
             const struct verdict *v = find(x, p, task, out->winner, k),
                                  *r = both ? find(x, p, task, out->runner_up, k) : NULL;
             const bool fine = v && v->outcome == OUTCOME_CORRECT && v->speedup > 0;
-            if (fine) estimate_add(&shape[k], v->speedup, v->speedup_low, v->speedup_high);
+            if (fine) process_ratios_add(&shape[k], v->speedup);
             if (fine && k == 0) {
                 eager[n] = v->eager_ms;
                 kernel[n++] = v->kernel_ms;
@@ -411,28 +442,29 @@ static void read_details(const struct proving *x, int task, struct proof *out) {
             both &= fine && r && r->outcome == OUTCOME_CORRECT && r->speedup > 0;
             if (both) log_over += t->weight[k] * log(v->speedup / r->speedup);
         }
-        if (both) estimate_add(&over, exp(log_over), 0, 0);
+        if (both) process_ratios_add(&over, exp(log_over));
     }
-    for (int k = 0; k < t->n_shapes; k++) out->shape[k] = estimate_proof(&shape[k]);
-    out->over_runner_up = estimate_proof(&over);
+    for (int k = 0; k < t->n_shapes; k++) out->shape[k] = process_ratios_bounds(&shape[k], first);
+    free(shape);
+    out->over_runner_up = process_ratios_bounds(&over, first);
     out->eager_ms = middle(eager, n);
     out->kernel_ms = middle(kernel, n);
 }
 
 static void read_task(const struct proving *x, int task, struct proof *out) {
-    struct estimate all = {0};
-    bool failed = false;
+    struct process_ratios all;
     *out = (struct proof){.winner = x->winner[task], .runner_up = x->runner_up[task]};
     out->trials = judged_so(x->o).trials;
     for (int i = 0; i < x->n_finalists[task]; i++) out->refused += has_failed(x, task, x->finalist[task][i]);
     for (int m = 0; m < PROOF_MODES; m++) out->compile[m].mode = modes[m];
     if (out->winner < 0) return;
-    for (int p = 1; p <= x->o->proof.processes; p++) (void)take(x, p, task, out->winner, &all, &failed);
+    over_processes(x, task, out->winner, looked_at(x, task), &all);
     out->timed = all.n > 0;
     out->processes = all.n;
     if (!out->timed) return;
-    out->ratio = estimate_proof(&all);
-    out->faster = out->ratio.low > 1;
+    out->ratio = process_ratios_bounds(&all, first_look(x));
+    out->enough = process_ratios_rank(all.n, first_look(x)) > 0;
+    out->faster = out->enough && out->ratio.low > 1;
     read_details(x, task, out);
     read_compiled(x, task, out);
 }
@@ -447,9 +479,7 @@ static enum status prove(struct proving *x, struct err *e) {
         CLEANUP_FREE int *before = xcalloc((size_t)n + 1, sizeof *before);
         for (int t = 0; t < n; t++) choose(x, t);
         for (int t = 0; t < n; t++) before[t] = x->winner[t];
-        /* Without times one more process has to agree that they are right, and that is all. */
-        const int processes = x->o->train.verify.measure ? x->o->proof.processes : 1;
-        for (int p = 1; p <= processes; p++) TRY(reporting_process(x, p, e));
+        for (int p = 1; p <= second_look(x); p++) TRY(reporting_process(x, p, e));
         again = false;
         for (int t = 0; t < n; t++) {
             choose(x, t);
@@ -457,7 +487,9 @@ static enum status prove(struct proving *x, struct err *e) {
         }
     }
     const bool has_compile = x->where->torch[0] >= '2' && x->where->torch[0] <= '9';
-    return x->o->proof.compile && has_compile && x->o->train.verify.measure ? compile_process(x, e) : ST_OK;
+    if (!x->o->proof.compile || !has_compile || !x->o->train.verify.measure) return ST_OK;
+    for (int p = 1; p <= second_look(x); p++) TRY(compile_process(x, p, e));
+    return ST_OK;
 }
 
 enum status proof_run(const struct optimize_options *o, const struct tasks *t, int waves, const char *dir,

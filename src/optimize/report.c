@@ -23,6 +23,12 @@ static const struct backend_info *backend_of(const struct report *r) {
     return backend_info(r->o->train.verify.backend);
 }
 
+/* "2.10x [2.05, 2.15]"; of one process "2.10x". */
+static void add_bounds(struct str *out, const struct bounds *b, int digits) {
+    str_addf(out, "%.*fx", digits, b->ratio);
+    if (!isnan(b->low)) str_addf(out, " [%.*f, %.*f]", digits, b->low, digits, b->high);
+}
+
 void report_line(const struct report *r, int task, struct str *out) {
     const struct search_task *t = &r->tasks->items[task];
     const struct proof *p = &r->proof[task];
@@ -33,12 +39,15 @@ void report_line(const struct report *r, int task, struct str *out) {
         str_addf(out, "no correct answer in %lld verdicts", (long long)t->spent);
     else if (!p->timed)
         str_addf(out, "answer %d is correct; it was not timed", p->winner);
-    else
-        str_addf(out, "answer %d takes %.4g ms where PyTorch takes %.4g: %.2fx [%.2f, %.2f]%s", p->winner, p->kernel_ms,
-                 p->eager_ms, p->ratio.ratio, p->ratio.low, p->ratio.high,
+    else {
+        str_addf(out, "answer %d takes %.4g ms where PyTorch takes %.4g: ", p->winner, p->kernel_ms, p->eager_ms);
+        add_bounds(out, &p->ratio, 2);
+        str_adds(out,
                  p->faster           ? ""
+                 : !p->enough        ? ", not shown to be faster: too few processes measured it"
                  : p->ratio.high < 1 ? ", slower than PyTorch: the best correct answer all the same"
                                      : ", not shown to be faster");
+    }
 }
 
 /* The command that judges the answer once more. */
@@ -79,6 +88,7 @@ static void put_compiled(const struct proof *p, struct str *out) {
         js_put_str(out, "mode", c->mode);
         js_put_bool(out, "measured", c->measured);
         if (c->measured) {
+            js_put_i64(out, "processes", c->processes);
             put_bounds(out, "speedup", &c->ratio);
             put_bounds(out, "winner_over_it", &c->winner);
         } else {
@@ -108,7 +118,7 @@ static void put_task(const struct report *r, int task, struct str *out) {
     js_put_str(out, "backend", backend_of(r)->name);
     js_put_bool(out, "correct", p->winner >= 0);
     if (t->trouble) js_put_str(out, "trouble", t->trouble);
-    js_put_bool(out, "faster", p->faster);
+    js_put_bool(out, "faster", p->faster); /* shown to be */
     js_put_i64(out, "verdicts", t->spent);
     js_put_i64(out, "answers", t->sampled);
     if (p->winner < 0) return;
@@ -134,33 +144,44 @@ static void put_task(const struct report *r, int task, struct str *out) {
 
 /* ---- Markdown -----------------------------------------------------------------------------------------------------*/
 
+static void md_bounds(struct str *md, const char *what, const struct bounds *b) {
+    str_addf(md, "| %s | ", what);
+    add_bounds(md, b, 3);
+    str_adds(md, " |\n");
+}
+
 static void md_compiled(const struct proof *p, struct str *md) {
     for (int m = 0; m < PROOF_MODES; m++) {
         const struct compiled_proof *c = &p->compile[m];
-        if (c->measured)
-            str_addf(md, "| torch.compile (%s) over the winner | %.2fx [%.2f, %.2f] |\n", c->mode, c->winner.ratio,
-                     c->winner.low, c->winner.high);
-        else
+        if (c->measured) {
+            char what[80];
+            snprintf(what, sizeof what, "torch.compile (%s) over the winner, %d processes", c->mode, c->processes);
+            md_bounds(md, what, &c->winner);
+        } else {
             str_addf(md, "| torch.compile (%s) | not measured: %s |\n", c->mode, c->why);
+        }
     }
 }
 
 static void md_proof(const struct report *r, int task, struct str *md) {
     const struct search_task *t = &r->tasks->items[task];
     const struct proof *p = &r->proof[task];
+    char what[200];
     if (p->winner < 0 || !p->timed) return;
     str_addf(md,
              "\n## Proof\n\nMeasured behind the search in %d fresh processes, with %d trials on inputs of several "
-             "families each; the winner was chosen by other measurements. Intervals: 95 %%.\n\n| | |\n|---|---|\n",
-             p->processes, p->trials);
-    str_addf(md, "| PyTorch eager over the winner | %.3fx [%.3f, %.3f] |\n", p->ratio.ratio, p->ratio.low,
-             p->ratio.high);
-    for (int k = 0; k < t->n_shapes && t->n_shapes > 1; k++)
-        str_addf(md, "| with %s | %.3fx [%.3f, %.3f] |\n", t->label[k], p->shape[k].ratio, p->shape[k].low,
-                 p->shape[k].high);
-    if (p->runner_up >= 0)
-        str_addf(md, "| the runner-up (answer %d) over the winner | %.3fx [%.3f, %.3f] |\n", p->runner_up,
-                 p->over_runner_up.ratio, p->over_runner_up.low, p->over_runner_up.high);
+             "families each; the winner was chosen by other measurements. Intervals: 95 %%, with a process as one "
+             "observation.%s\n\n| | |\n|---|---|\n",
+             p->processes, p->trials, p->enough ? "" : " So few processes show nothing.");
+    md_bounds(md, "PyTorch eager over the winner", &p->ratio);
+    for (int k = 0; k < t->n_shapes && t->n_shapes > 1; k++) {
+        snprintf(what, sizeof what, "with %.150s", t->label[k]);
+        md_bounds(md, what, &p->shape[k]);
+    }
+    if (p->runner_up >= 0) {
+        snprintf(what, sizeof what, "the runner-up (answer %d) over the winner", p->runner_up);
+        md_bounds(md, what, &p->over_runner_up);
+    }
     md_compiled(p, md);
     str_addf(md, "| time | %.4g ms, PyTorch %.4g ms |\n", p->kernel_ms, p->eager_ms);
     if (t->limits.known)
