@@ -43,7 +43,8 @@ static double coins(int n, int k) {
     return sum;
 }
 
-/* The most inner pair of sorted ratios that misses the median in at most alpha, by its lower place; 0: there is none. */
+/* The most inner pair of sorted ratios that misses the median in at most alpha, by its lower place; 0: there is none.
+ */
 static int rank_within(int n, double alpha) {
     int k = 0;
     while (2 * (k + 1) <= n && 2 * coins(n, k) <= alpha) k++;

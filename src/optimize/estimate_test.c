@@ -63,8 +63,8 @@ static void ranks(void **state) {
     (void)state;
     static const struct {
         int n, first, rank;
-    } rows[] = {{5, 6, 0}, {6, 6, 1}, {7, 6, 1}, {8, 8, 1}, {9, 9, 2}, {12, 12, 3}, {12, 6, 2}, {18, 9, 4}, {6, 3, 1},
-                {4, 2, 0}, {2, 1, 0}, {200, 100, 83}};
+    } rows[] = {{5, 6, 0},  {6, 6, 1},  {7, 6, 1}, {8, 8, 1}, {9, 9, 2}, {12, 12, 3},
+                {12, 6, 2}, {18, 9, 4}, {6, 3, 1}, {4, 2, 0}, {2, 1, 0}, {200, 100, 83}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         assert_int_equal(process_ratios_rank(rows[i].n, rows[i].first), rows[i].rank);
 }
@@ -236,8 +236,8 @@ static void null_candidates(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand), cmocka_unit_test(processes_by_hand),
-                                       cmocka_unit_test(ranks), cmocka_unit_test(quantiles),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand),  cmocka_unit_test(processes_by_hand),
+                                       cmocka_unit_test(ranks),    cmocka_unit_test(quantiles),
                                        cmocka_unit_test(coverage), cmocka_unit_test(null_candidates)};
     return cmocka_run_group_tests(tests, read_noise, NULL);
 }

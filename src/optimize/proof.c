@@ -255,7 +255,8 @@ static void over_processes(const struct proving *x, int task, int id, int most, 
     }
 }
 
-/* Whether the processes of the first look agree on who is faster, the winner or PyTorch: then there is no second one. */
+/* Whether the processes of the first look agree on who is faster, the winner or PyTorch: then there is no second one.
+ */
 static bool settled(const struct proving *x, int task) {
     const int first = first_look(x);
     struct process_ratios all;

@@ -42,11 +42,10 @@ void report_line(const struct report *r, int task, struct str *out) {
     else {
         str_addf(out, "answer %d takes %.4g ms where PyTorch takes %.4g: ", p->winner, p->kernel_ms, p->eager_ms);
         add_bounds(out, &p->ratio, 2);
-        str_adds(out,
-                 p->faster           ? ""
-                 : !p->enough        ? ", not shown to be faster: too few processes measured it"
-                 : p->ratio.high < 1 ? ", slower than PyTorch: the best correct answer all the same"
-                                     : ", not shown to be faster");
+        str_adds(out, p->faster           ? ""
+                      : !p->enough        ? ", not shown to be faster: too few processes measured it"
+                      : p->ratio.high < 1 ? ", slower than PyTorch: the best correct answer all the same"
+                                          : ", not shown to be faster");
     }
 }
 

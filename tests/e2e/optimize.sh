@@ -30,8 +30,8 @@ init_inputs = [300, 2.0]
 shapes = [{"rows": 256}, {"rows": 64, "weight": 3}]
 PY
 python3 - "$tmp/script.json" <<'PY'
-# Each grade is better than the one before, and is written only by who is shown that one. Beside it come answers that
-# cheat, that are wrong, and that are right for the first shape alone: always the same ones.
+# Each grade is better than the one before, and is written only by who is shown that one. Beside it come, for each grade
+# others: four that cheat, and three that are wrong, right for the first shape alone, or do not compile.
 import json, sys
 head = "// plan: grade %d\nvoid kernel(const float *restrict x, const float *restrict bias, float *restrict out) {\n"
 body = "    for (int i = 0; i < OUT_D0; i++)\n        for (int j = 0; j < OUT_D1; j++) {\n" \
@@ -41,17 +41,27 @@ body = "    for (int i = 0; i < OUT_D0; i++)\n        for (int j = 0; j < OUT_D1
 best = "    for (int i = 0; i < OUT_D0; i++)\n        for (int j = 0; j < OUT_D1; j++) {\n" \
        "            float y = x[i * OUT_D1 + j] + bias[j];\n            out[i * OUT_D1 + j] = y > 0 ? y * 2 : 0;\n        }\n}\n"
 grade = [head % g + (body % 64 if g == 0 else body % 8 if g == 1 else best) for g in range(3)]
-cheat = head % 9 + "    static int calls;\n    if (calls++ == 0)\n" + \
-        "        for (int i = 0; i < OUT_N; i++) out[i] = 0;\n    fork();\n}\n"
-cheat = "#include <stdlib.h>\n" + cheat.replace("    fork();", "    exit(0);")
-wrong = head % 9 + best.replace("* 2", "* 3")
-rigid = head % 9 + best.replace("OUT_D0", "256").replace("OUT_D1", "300")
-unbuilt = head % 9 + "    out[0] = y;\n}\n"
+
+
+def bad(g):
+    begin = head % 9
+    return [
+        begin + "    static int calls;\n    if (calls++ > %d) return;\n" % (30 + g) + best,
+        begin + "    static const float *last;\n    static int same;\n    if (x == last && ++same > %d) return;\n"
+        "    last = x;\n" % g + best,
+        "#include <stdlib.h>\n" + begin + "    for (int i = 0; i < OUT_N; i++) out[i] = %d;\n    exit(0);\n}\n" % g,
+        "#include <pthread.h>\nstatic void *later(void *p) { return p; }\n" + begin +
+        "    pthread_t t[%d];\n    pthread_create(t, 0, later, out);\n" % (g + 1) + best,
+        begin + best.replace("* 2", "* %d" % (3 + g)),
+        begin + best.replace("OUT_D0", "256 + %d - %d" % (g, g)).replace("OUT_D1", "300"),
+        begin + "    out[%d] = y;\n}\n" % g,
+    ]
+
+
 fence = lambda code: "I think so:\n<KERNEL>\n```c\n" + code + "```\n</KERNEL>\n"  # noqa: E731
-bad = [cheat, wrong, rigid, unbuilt]
-rules = [{"when": "plan: grade %d" % (g - 1), "say": [fence(k) for k in [grade[g], *bad]]} for g in (2, 1)]
-rules.insert(0, {"when": "plan: grade 2", "say": [fence(k) for k in bad]})
-rules.append({"when": "", "say": [fence(k) for k in [grade[0], *bad]]})
+rules = [{"when": "plan: grade %d" % (g - 1), "say": [fence(k) for k in [grade[g], *bad(g)]]} for g in (2, 1)]
+rules.insert(0, {"when": "plan: grade 2", "say": [fence(k) for k in bad(2)]})
+rules.append({"when": "", "say": [fence(k) for k in [grade[0], *bad(0)]]})
 json.dump(rules, open(sys.argv[1], "w"))
 PY
 mkfifo "$tmp/in"
@@ -61,28 +71,31 @@ for _ in $(seq 100); do [ -s "$tmp/port" ] && break || sleep 0.1; done
 url=http://127.0.0.1:$(cat "$tmp/port")/v1
 scripted=("$KRL" optimize "$tmp/block.py" sampler=openai base_url="$url" model_name=ok proof_processes=2 proof_finalists=3 proof_budget_s=600
     num_correct_trials=3 search.wave_answers=8 sandbox.cache_dir="$tmp/cache")
-check "a model that writes graded kernels and cheats" "${scripted[@]}" verdicts=24 output_path="$tmp/a"
+check "a model that writes graded kernels and cheats" "${scripted[@]}" verdicts=48 output_path="$tmp/a"
 check "finds the best honest one in twice the verdicts of an oracle, and reports no cheat" python3 - "$tmp/a" <<'PY'
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1] + "/candidates.jsonl")]
 found = [r for r in rows if "id" in r]
 again = [r for r in rows if "again" in r]
 verdict = json.load(open(sys.argv[1] + "/verdict.json"))
-by_plan = {r["plan"]: r for r in found if r["correct"]}
+by_plan = {r["plan"]: r for r in found if r["correct"] and r["same_as"] is None}
 assert sorted(by_plan) == ["grade 0", "grade 1", "grade 2"], sorted(by_plan)
-outcomes = {r["verdicts"][-1]["outcome"] for r in found}
-assert {"compile_error", "wrong_output"} <= outcomes and all(r["plan"] == "grade 9" for r in found if not r["correct"])
-# An oracle judges what differs once: three grades and four that do not work.
-best = min(r["spent"] for r in found if r["plan"] == "grade 2")
-assert best <= 14 and len({r["normal"] for r in found}) == 7, best
+outcomes = {r["verdicts"][-1]["outcome"] for r in found if r["verdicts"]}
+assert {"compile_error", "lint", "wrong_output", "unstable", "unwritten", "crash"} <= outcomes, outcomes
+assert all(r["plan"] == "grade 9" for r in found if not r["correct"])
+# An oracle asks for the next grade as soon as it can. Of the eight answers to such a prompt, which come in any order, it
+# judges 4.5 until the good one has come, and has three grades to climb.
+oracle = 3 * 4.5
+best = by_plan["grade 2"]
+judged = {r["normal"] for r in found if r["id"] <= best["id"]}
+assert len(judged) <= 2 * oracle and best["spent"] <= 2 * oracle + len(again), (len(judged), best["spent"], len(again))
 winner = found[verdict["winner"]]
-assert winner["correct"] and verdict["correct"] and verdict["module"] == "Block", verdict
-# The winner is the one that was measured fastest in the search and in the first process of the proof; on a machine that
-# is busy with other things that need not be grade 2.
+assert winner["plan"] == "grade 2" and verdict["correct"] and verdict["module"] == "Block", verdict
 proof = [r for r in map(json.loads, open(sys.argv[1] + "/proof.jsonl")) if "process" in r]
 assert {r["id"] for r in proof if r["process"] == 0} == {r["id"] for r in by_plan.values()}
+assert not verdict["faster"], "two processes cannot show it"
 assert len(verdict["shapes"]) == 2 and abs(verdict["shapes"][1]["weight"] - 0.75) < 1e-9
-assert verdict["processes"] == 2 and len(again) <= 24
+assert verdict["processes"] == 2 and len(again) <= 24, (verdict["processes"], len(again))
 PY
 check "prompts say what is known" python3 - "$tmp/log" <<'PY'
 import json, sys
@@ -91,7 +104,7 @@ for words in ("The answer must be right, and is timed, with the inputs of all of
               "A call reads and writes at least", "Begin the code with", "Attempt 1:", "With rows=64:",
               "The compiler says:", "did not compile", "Write a better kernel."):
     assert any(words in t for t in texts), words
-assert all("exit(0)" not in t for t in texts), "a cheat was shown"
+assert all("calls++ >" not in t for t in texts), "a cheat was shown"
 PY
 check "the report" eval 'grep -q "Measured behind the search in 2 fresh processes" "$tmp/a/report.md" &&
     grep -q "^kernelrl verify --problem $tmp/a/problem.py --solution $tmp/a/best.c --backend c$" "$tmp/a/report.md" &&
@@ -135,7 +148,7 @@ assert y.grad is not None and net[0]._kernelrl.taken == 2, "gradients are the mo
 assert best.unpatch(net) == 2 and not hasattr(net[0], "_kernelrl")
 PY
 before=$(wc -l <"$tmp/log")
-check "the same command again" "${scripted[@]}" verdicts=24 output_path="$tmp/a"
+check "the same command again" "${scripted[@]}" verdicts=48 output_path="$tmp/a"
 check "asks nothing more" [ "$(wc -l <"$tmp/log")" = "$before" ]
 
 # ---- our own model: interrupted, it ends where it would have ended ----
@@ -237,5 +250,5 @@ refuses "one that is slow" 1 'gave no whole answer within 0.3 s' "${scripted[@]}
 refuses "learning of a server's model" 2 'train: a server.s model cannot be trained here' "${scripted[@]}" verdicts=3 \
     train=true output_path="$tmp/bad"
 sed 's/2.0\]/3.0]/' "$tmp/block.py" >"$tmp/block2.py" && mv "$tmp/block2.py" "$tmp/block.py"
-refuses "a file that has changed since" 1 'the file has changed since' "${scripted[@]}" verdicts=24 output_path="$tmp/a"
+refuses "a file that has changed since" 1 'the file has changed since' "${scripted[@]}" verdicts=48 output_path="$tmp/a"
 echo "1..$tap_n"
