@@ -30,14 +30,15 @@ struct bounds estimate_bounds(const struct estimate *x);
  * middle one is reported. Its interval lies between two of the sorted ratios and holds whatever their distribution is:
  * of n processes each lies above the true median with probability 1/2. So "the whole interval lies above 1" is a sign
  * test over the processes. A proof looks twice: behind `first` processes, and behind more where those disagree. Both
- * looks together are wrong in less than 5 %. */
+ * looks together miss in less than 1 % where processes are independent, and in less than 5 % where they are as
+ * dependent as those of bench/results/timing_noise.tsv, one after the other on a busy machine. */
 enum { PROCESSES_MAX = 200 };
 struct process_ratios {
     int n;
     double log_ratio[PROCESSES_MAX];
 };
 void process_ratios_add(struct process_ratios *x, double ratio);
-/* The middle ratio and its 95 % interval. n > first: the second look. With too few processes for that
+/* The middle ratio and its interval. n > first: the second look. With too few processes for that
  * (process_ratios_rank() is 0) the interval is Student's t of the logarithms, no narrower than their range, and shows
  * nothing; with one process low and high are NaN. first >= 1. */
 struct bounds process_ratios_bounds(const struct process_ratios *x, int first);

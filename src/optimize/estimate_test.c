@@ -17,7 +17,7 @@
 #include "base/home.h"
 #include "base/rng.h"
 
-enum { PROBLEMS_MAX = 32, MEASUREMENTS_MAX = 400, PROCESSES = 6 };
+enum { PROBLEMS_MAX = 32, MEASUREMENTS_MAX = 400, PROCESSES = 10 };
 
 /* ---- by hand ------------------------------------------------------------------------------------------------------*/
 
@@ -45,26 +45,29 @@ static struct process_ratios ratios_of(const double *v, int n) {
 static void processes_by_hand(void **state) {
     (void)state;
     struct process_ratios x = {0};
-    assert_true(isnan(process_ratios_bounds(&x, 6).ratio));
-    const double six[] = {1.4, 1.1, 1.2, 1.6, 1.3, 9}; /* one that is far off widens the interval, and moves nothing */
-    x = ratios_of(six, 1);
-    assert_true(near(process_ratios_bounds(&x, 6).ratio, 1.4, 1e-12) && isnan(process_ratios_bounds(&x, 6).low));
-    x = ratios_of(six, 6);
-    struct bounds b = process_ratios_bounds(&x, 6);
-    assert_true(near(b.low, 1.1, 1e-12) && near(b.high, 9, 1e-9) && near(b.ratio, sqrt(1.3 * 1.4), 1e-9));
+    assert_true(isnan(process_ratios_bounds(&x, 10).ratio));
+    const double ten[] = {1.4, 1.1, 1.2, 1.6, 1.3, 9, 1.5, 1.35, 1.25, 1.45}; /* one is far off: the middle stays */
+    x = ratios_of(ten, 1);
+    assert_true(near(process_ratios_bounds(&x, 10).ratio, 1.4, 1e-12) && isnan(process_ratios_bounds(&x, 10).low));
+    x = ratios_of(ten, 10);
+    struct bounds b = process_ratios_bounds(&x, 10);
+    assert_true(near(b.low, 1.1, 1e-12) && near(b.high, 9, 1e-9) && near(b.ratio, sqrt(1.35 * 1.4), 1e-9));
+    for (int i = 0; i < 10; i++) process_ratios_add(&x, ten[i]);
+    b = process_ratios_bounds(&x, 10); /* the second look: the fourth from either end */
+    assert_true(near(b.low, 1.2, 1e-12) && near(b.high, 1.6, 1e-9) && near(b.ratio, sqrt(1.35 * 1.4), 1e-9));
     const double three[] = {2, 4, 8}; /* too few: the logs 1, 2, 3 (times ln 2), t of two degrees of freedom */
     x = ratios_of(three, 3);
-    b = process_ratios_bounds(&x, 6);
+    b = process_ratios_bounds(&x, 10);
     assert_true(near(b.ratio, 4, 1e-9) && near(log(b.high / 4), 4.3027 * log(2) / sqrt(3), 1e-4));
 }
 
-/* The places come from the binomial distribution; both looks together stay within 5 %. */
+/* The places come from the binomial distribution; both looks together stay within 1 %. */
 static void ranks(void **state) {
     (void)state;
     static const struct {
         int n, first, rank;
-    } rows[] = {{5, 6, 0},  {6, 6, 1},  {7, 6, 1}, {8, 8, 1}, {9, 9, 2}, {12, 12, 3},
-                {12, 6, 2}, {18, 9, 4}, {6, 3, 1}, {4, 2, 0}, {2, 1, 0}, {200, 100, 83}};
+    } rows[] = {{8, 10, 0}, {9, 10, 1}, {10, 10, 1}, {11, 10, 1}, {12, 10, 2}, {20, 10, 4},   {12, 6, 2},
+                {6, 3, 0},  {8, 4, 1},  {16, 8, 3},  {24, 24, 5}, {2, 1, 0},   {200, 100, 81}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         assert_int_equal(process_ratios_rank(rows[i].n, rows[i].first), rows[i].rank);
 }
@@ -158,8 +161,9 @@ static struct bounds prove(struct source *s, double speed, struct rng *r, int *p
 }
 
 /* Of intervals said to hold 95 % of the time so many do, those of reported winners, too; and who was reported to be
- * faster is faster again. Most answers are near PyTorch's speed, where that is hardest. */
-static void coverage_of(bool in_time, double least_holds, double least_again) {
+ * faster is faster again. All answers are near PyTorch's speed, where that is hardest. In the order of time the record
+ * is too short for a second proof that knows nothing of the first one. */
+static void coverage_of(bool in_time) {
     enum { DRAWS = 12000 };
     struct rng r = rng_make(11, 1);
     int holds = 0, claimed = 0, confirmed = 0, winners_hold = 0, faster = 0, processes = 0;
@@ -173,26 +177,28 @@ static void coverage_of(bool in_time, double least_holds, double least_again) {
         holds += hold;
         faster += speed > 1;
         if (b.low <= 1) continue;
-        s.at = (int)rng_below(&r, (uint64_t)s.noise->n); /* at another time */
-        const struct bounds later = prove(&s, speed, &r, NULL);
         claimed++;
         winners_hold += hold;
-        confirmed += later.ratio > 1;
+        if (!in_time) confirmed += prove(&s, speed, &r, NULL).ratio > 1;
         if (speed <= 1) worst = fmax(worst, b.ratio / speed);
     }
-    print_message("%s: intervals that hold %.1f %%; reported winners: %d of %d faster ones, %.1f %% of their intervals "
-                  "hold, %.1f %% are faster again; %.1f processes a proof; worst false winner %.2fx of its speed\n",
-                  in_time ? "processes in time" : "any processes", 100.0 * holds / DRAWS, claimed, faster,
-                  100.0 * winners_hold / claimed, 100.0 * confirmed / claimed, (double)processes / DRAWS, worst);
-    assert_true(claimed > faster / 4);
-    assert_true(holds >= least_holds * DRAWS);
-    assert_true(confirmed >= least_again * claimed);
+    print_message(
+        "%s: intervals that hold %.1f %%; of %d faster ones %d are reported, of whose intervals %.1f %% hold; "
+        "%.1f processes a proof; worst false winner %.2fx of its speed\n",
+        in_time ? "processes in time" : "any processes", 100.0 * holds / DRAWS, faster, claimed,
+        100.0 * winners_hold / claimed, (double)processes / DRAWS, worst);
+    assert_true(claimed >= 400);
+    assert_true(holds >= 0.95 * DRAWS);
+    assert_true(winners_hold >= 0.95 * claimed);
+    if (in_time) return;
+    print_message("reported winners that are faster again later: %.1f %%\n", 100.0 * confirmed / claimed);
+    assert_true(confirmed >= 0.95 * claimed);
 }
 
 static void coverage(void **state) {
     (void)state;
-    coverage_of(false, 0.95, 0.95);
-    coverage_of(true, 0.95, 0.95);
+    coverage_of(false);
+    coverage_of(true);
 }
 
 /* 200 equal answers, as fast as PyTorch, measured once each. The best of them looks faster than it is; the proof must

@@ -51,9 +51,9 @@ static const struct config_key keys[] = {
                   "full: prompts say what bounds the time, what the compiler says, how many failed and why. brief: in "
                   "the formats that our models were trained on. auto: full with sampler: openai."),
     KEY_INT_AT(
-        T, "proof_processes", proof.processes, "6", "[1,100]",
+        T, "proof_processes", proof.processes, "10", "[1,100]",
         "Fresh processes in which winner and runner-up are measured; where they disagree on whether the winner is "
-        "faster, as many again. Fewer than 6 cannot show it."),
+        "faster, as many again. Fewer than 4 cannot show it."),
     KEY_INT_AT(T, "proof_finalists", proof.finalists, "4", "[1,16]",
                "Answers that are measured again before the winner is chosen."),
     KEY_FLOAT_AT(T, "proof_budget_s", proof.seconds, "0", "[0,)",

@@ -37,7 +37,7 @@ struct proof_environment {
 
 /* Proves all tasks, a process for all of them after the other; out[] has a row for each. What was measured is in
  * DIR/proof.jsonl, and the same call goes on from there. waves: the search that it is of. It ends within the options'
- * bound as well as a measurement that has begun allows; with fewer than six processes nothing is shown. ST_CANCELLED.
+ * bound as well as a measurement that has begun allows; with fewer than eight processes nothing is shown. ST_CANCELLED.
  */
 enum status proof_run(const struct optimize_options *o, const struct tasks *t, int waves, const char *dir,
                       const volatile bool *cancel, struct proof *out, struct proof_environment *where,
