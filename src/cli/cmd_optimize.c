@@ -2,12 +2,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fs.h"
 #include "base/interrupt.h"
+#include "base/str.h"
 #include "cli/cli.h"
 #include "optimize/optimize.h"
 
 static const char usage[] =
-    "optimize FILE.py budget=TIME|verdicts=N [output_path=DIR] [--config FILE]... [key=value]...\n"
+    "optimize FILE.py|FOLDER budget=TIME|verdicts=N [output_path=DIR] [--config FILE]... [key=value]...\n"
     "       kernelrl optimize source=PROBLEMS [level=N] budget=TIME|verdicts=N [key=value]...";
 
 /* Takes the one argument that is a Python file out of argv; NULL: there is none. *n falls. */
@@ -34,6 +36,12 @@ int cmd_optimize(int argc, char **argv) {
     const char *file = take_file(&argc, argv);
     config_init(&c, optimize_schema(), &o);
     enum status st = config_args(&c, argc - 1, argv + 1, &e);
+    if (st == ST_OK && file && fs_is_dir(file)) { /* a folder is a source of problems */
+        CLEANUP_STR struct str source = STR_INIT;
+        str_addf(&source, "source=%s", file);
+        st = config_set(&c, source.p, &e);
+        file = NULL;
+    }
     const bool has_source = st == ST_OK && strcmp(config_source(&c, "dataset_builder.source"), "default") != 0;
     const bool has_level = st == ST_OK && strcmp(config_source(&c, "dataset_builder.level"), "default") != 0;
     if (st == ST_OK && !file && !has_source && !has_level) {

@@ -16,7 +16,7 @@ static const struct config_key keys[] = {
     KEY_STRING_OPT(T, module, "null", "The class of FILE that is made faster. null: Model, else the last nn.Module."),
     KEY_STRING_OPT(
         T, from, "null",
-        "Weights to begin with: the folder of an earlier search with train=on, a run, an adapter or a model."),
+        "Weights to begin with: the folder of an earlier search with train=true, a run, an adapter or a model."),
     KEY_BOOL_AT(T, "train", learn, "false",
                 "Learn from each wave's answers (our own model only): an update of the weights between waves."),
     KEY_INT_AT(T, "search.wave_answers", search.wave_answers, "8", "[1,4096]", "Answers to a problem in a wave."),

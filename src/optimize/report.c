@@ -386,7 +386,7 @@ static const double ps[] = {0, 0.5, 0.8, 1, 1.5, 2};
 struct totals {
     struct scored *all; /* a row for each task that is none's fault */
     size_t n;
-    int solved, faster;
+    int solved, faster, timed;
     double log_sum;      /* of the best correct ratio, 1 where there is none */
     double log_or_eager; /* of the larger of that and 1: who gets no faster answer keeps what there is */
 };
@@ -400,10 +400,16 @@ static struct totals total(const struct report *r) {
         x.all[x.n++] = (struct scored){p->winner >= 0, ratio};
         x.solved += p->winner >= 0;
         x.faster += p->faster;
+        x.timed += p->timed;
         if (p->timed) x.log_sum += log(ratio);
         if (p->timed) x.log_or_eager += log(fmax(1, ratio));
     }
     return x;
+}
+
+/* fast_0 is the share of correct answers, timed or not. */
+static double fast_p(const struct totals *x, double p) {
+    return p > 0 ? score_fast_p(x->all, x->n, p) : x->n ? (double)x->solved / (double)x->n : 0;
 }
 
 static void md_all(const struct report *r, const struct totals *x, struct str *md) {
@@ -418,18 +424,22 @@ static void md_all(const struct report *r, const struct totals *x, struct str *m
         md,
         "| | |\n|---|---:|\n| solved | %d (%.1f %%) |\n| shown to be faster than PyTorch (95 %%) | %d (%.1f %%) |\n",
         x->solved, 100 * x->solved / n, x->faster, 100 * x->faster / n);
-    for (size_t i = 0; i < ARRAY_LEN(ps); i++)
-        str_addf(md, "| fast_%g | %.1f %% |\n", ps[i], 100 * score_fast_p(x->all, x->n, ps[i]));
-    str_addf(md,
-             "| geometric mean of correct answers | %.3fx |\n| of all problems, 1 where none is correct | %.3fx |\n"
-             "| of all problems, 1 where none is faster | %.3fx |\n\n",
-             score_geomean(x->all, x->n), exp(x->log_sum / n), exp(x->log_or_eager / n));
+    for (size_t i = 0; i < ARRAY_LEN(ps) && x->timed > 0; i++)
+        str_addf(md, "| fast_%g | %.1f %% |\n", ps[i], 100 * fast_p(x, ps[i]));
+    if (x->timed == 0) str_adds(md, "| nothing was timed | |\n\n");
+    if (x->timed > 0)
+        str_addf(md,
+                 "| geometric mean of correct answers | %.3fx |\n| of all problems, 1 where none is correct | %.3fx |\n"
+                 "| of all problems, 1 where none is faster | %.3fx |\n\n",
+                 score_geomean(x->all, x->n), exp(x->log_sum / n), exp(x->log_or_eager / n));
     str_adds(md, "| problem | verdicts | speed | interval | |\n|---|---:|---:|---|---|\n");
     for (int i = 0; i < r->tasks->n; i++) {
         const struct search_task *t = &r->tasks->items[i];
         const struct proof *p = &r->proof[i];
         str_addf(md, "| %s | %lld | ", t->key, (long long)t->spent);
-        if (p->timed)
+        if (p->timed && isnan(p->ratio.low))
+            str_addf(md, "%.2fx | one process", p->ratio.ratio);
+        else if (p->timed)
             str_addf(md, "%.2fx | [%.2f, %.2f]", p->ratio.ratio, p->ratio.low, p->ratio.high);
         else
             str_addf(md, "%s | ", p->winner >= 0 ? "correct" : t->trouble ? "fails itself" : "");
@@ -478,7 +488,7 @@ enum status report_all(const struct report *r, struct err *e) {
     for (size_t i = 0; i < ARRAY_LEN(ps); i++) {
         char key[16];
         snprintf(key, sizeof key, "%g", ps[i]);
-        js_put_f64(&json, key, score_fast_p(x.all, x.n, ps[i]));
+        js_put_f64(&json, key, fast_p(&x, ps[i]));
     }
     js_end(&json, '}');
     js_put_i64(&json, "verdicts", r->state->spent);

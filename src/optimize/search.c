@@ -34,16 +34,18 @@ static enum status check_problems(struct answer_search *s, struct err *e) {
     return ST_OK;
 }
 
-/* What bounds the problems, where prompts are to say so. A problem that it cannot be found for has a prompt without. */
+/* What bounds the problems, where prompts are to say so, and for the reports of a few problems: it takes seconds for
+ * each. A problem that it cannot be found for has a prompt and a report without. */
+enum { FEW_PROBLEMS = 4 };
 static void find_limits(struct answer_search *s) {
     char hardware[160], device[40];
     search_hardware(s, hardware, sizeof hardware, device, sizeof device);
-    for (int i = 0; i < s->tasks->n && s->full_prompts; i++) {
+    for (int i = 0; i < s->tasks->n && (s->full_prompts || s->tasks->n <= FEW_PROBLEMS); i++) {
         struct search_task *t = &s->tasks->items[i];
         struct err why;
         if (t->trouble) continue;
         if (limits_find(t->shape[0].code, device, &t->limits, &why) != ST_OK)
-            log_warn("%s: its prompts do not say what bounds its time: %s", t->key, why.msg);
+            log_warn("%s: nothing will say what bounds its time: %s", t->key, why.msg);
     }
 }
 

@@ -190,7 +190,7 @@ PY
     done
     check "learning leaves an adapter" test -s "$tmp/whole-true/policy/adapter_model.safetensors"
     check "that another search begins with" eval '"${tiny[@]}" verdicts=2 from="$tmp/whole-true" output_path="$tmp/from" || [ $? = 1 ]'
-    check "a source of problems" eval '"$KRL" optimize source=builtin level=1 end_problem=3 model_name=models/tiny max_tokens=200 \
+    check "a source of problems" eval '"$KRL" optimize problems/level1 end_problem=3 model_name=models/tiny max_tokens=200 \
         measure_performance=false num_correct_trials=2 verdicts=18 search.wave_problems=2 search.wave_answers=4 \
         output_path="$tmp/many" || [ $? = 1 ]'
     check "has KernelBench's table and a folder a problem" python3 - "$tmp/many" <<'PY'
@@ -239,6 +239,9 @@ def get_inputs(): return []"
 refuses "no budget" 2 'no budget: give budget=TIME' "$KRL" optimize "$tmp/block.py" model_name=models/tiny
 refuses "a budget that is none" 2 'budget: expected a time such as' "$KRL" optimize "$tmp/block.py" budget=soon
 refuses "no such file" 1 'nothing.py: no such file' "$KRL" optimize "$tmp/nothing.py" verdicts=3 output_path="$tmp/bad"
+mkdir "$tmp/empty"
+refuses "a folder without problems" 1 'no problems: expected files' "$KRL" optimize "$tmp/empty" model_name=models/tiny \
+    verdicts=3 output_path="$tmp/bad"
 refuses "no file and no source" 2 'usage: kernelrl optimize' "$KRL" optimize verdicts=3
 refuses "a class that is not there" 1 'module: no class Other' "${scripted[@]}" module=Other verdicts=3 output_path="$tmp/bad"
 refuses "an endpoint that is down" 1 'base_url: nobody answers at' "${scripted[@]}" verdicts=3 output_path="$tmp/bad" \
