@@ -1,5 +1,8 @@
 #include "rl/options/options.h"
 
+#include <string.h>
+
+#include "rl/options/sampler_keys.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
 
@@ -67,6 +70,7 @@ static const struct config_key train_keys[] = {
                "Folder of the model, in Hugging Face layout, looked up in the working directory, then in the "
                "installation; or its name on the Hub, such as Qwen/Qwen2.5-Coder-0.5B (docs/models.md)."),
     REVISION_KEY(T),
+    SAMPLER_KEYS(T, sampler),
     KEY_STRING_OPT(T, load_checkpoint_path, "null",
                    "Weights to start from instead: a PEFT adapter or a full model, a folder or a name on the Hub. "
                    "The optimizer starts fresh."),
@@ -134,7 +138,9 @@ static const struct config_key train_keys[] = {
         T, "advantage", advantage.kind, ADVANTAGE_LIST, "center",
         "Advantage: score minus the group's mean, that over the standard deviation (GRPO), minus the mean of the "
         "others (RLOO), the score itself (none), minus the batch's mean, that over its deviation (REINFORCE++), minus "
-        "a running mean (ema), over the group's mean (maxrl); or a weight for likelihood training: exp((score - mean) "
+        "a running mean (ema), over the group's mean (maxrl); for who wants one good answer: weights that grow "
+        "exponentially with the score (entropic), what an answer adds to the best of advantage_k (max_k); or a weight "
+        "for likelihood training: exp((score - mean) "
         "/ reward_temperature), or 1 for the keep_best best over keep_threshold (best)."),
     KEY_FLOAT_AT(T, "negative_advantage_scale", advantage.negative_scale, "1", "[0,1]",
                  "Factor on advantages below zero. 1: policy gradient; 0: learns from a group's better answers alone."),
@@ -142,6 +148,11 @@ static const struct config_key train_keys[] = {
                  "advantage: ema: how much of the running mean a step keeps."),
     KEY_FLOAT_AT(T, "reward_temperature", advantage.temperature, "1", "(0,)",
                  "advantage: exponential: the score difference that weighs e times."),
+    KEY_FLOAT_AT(
+        T, "entropic_beta", advantage.entropic_beta, "0", "[0,)",
+        "advantage: entropic: the score difference that weighs e times is 1 over this. 0: for each group so that its "
+        "weights are ln 2 from equal ones."),
+    KEY_INT_AT(T, "advantage_k", advantage.max_k, "4", "[2,1024]", "advantage: max_k: of how many the best counts."),
     KEY_INT_AT(T, "keep_best", advantage.keep, "3", "[1,1024]",
                "advantage: best: answers of a group that are trained on, at most."),
     KEY_FLOAT_AT(T, "keep_threshold", advantage.threshold, "0.5", "(,)", "advantage: best: scores must be over this."),
@@ -412,6 +423,8 @@ static const struct config_key train_keys[] = {
 static const struct config_topic train_topics[] = {
     {"algorithm", "Method"},
     {"model_name", "Model"},
+    {"sampler", "Another server"},
+    {"load_checkpoint_path", "Model"},
     {"log_path", "Run directory, length and evaluation"},
     {"device", "Device and memory"},
     {"lora_rank", "Model"},
@@ -445,6 +458,18 @@ const struct config_schema train_schema = {.key = train_keys,
                                            .alias_count = TRAIN_ALIASES,
                                            .topic = train_topics,
                                            .topic_count = ARRAY_LEN(train_topics)};
+
+void train_schema_with(const struct config_key *keys, size_t n, size_t offset, size_t values_bytes,
+                       struct config_key *all, size_t most, struct config_schema *out) {
+    ASSERT(n + train_schema.count <= most);
+    memcpy(all, keys, n * sizeof *all);
+    memcpy(all + n, train_keys, train_schema.count * sizeof *all);
+    for (size_t i = n; i < n + train_schema.count; i++) all[i].offset += offset;
+    *out = train_schema;
+    out->key = all;
+    out->count = n + train_schema.count;
+    out->values_bytes = values_bytes;
+}
 
 int train_options_turns(const T *o) { return o->mode == MODE_MULTI_TURN ? o->rollout.max_turns : 1; }
 #undef T

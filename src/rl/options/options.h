@@ -5,6 +5,7 @@
 #define KERNELRL_RL_OPTIONS_OPTIONS_H
 
 #include "io/config.h"
+#include "remote/servers.h"
 #include "reward/advantage.h"
 #include "reward/reward.h"
 #include "train/adamw.h"
@@ -48,6 +49,8 @@ enum dtype_choice { CHOICE_ENUM(DTYPE_LIST) };
 enum base_dtype_choice { CHOICE_ENUM(BASE_DTYPE_LIST) };
 #define SAVED_LIST(X) X(SAVED_BF16, bf16) X(SAVED_F32, f32)
 enum saved_dtype { CHOICE_ENUM(SAVED_LIST) };
+#define SAMPLER_LIST(X) X(SAMPLER_ENGINE, engine) X(SAMPLER_OPENAI, openai)
+enum sampler_kind { CHOICE_ENUM(SAMPLER_LIST) };
 /* Methods by their names, and rewards (presets.c). */
 #define ALGORITHM_LIST(X)                                 \
     X(ALGORITHM_REINFORCE, reinforce)                     \
@@ -110,7 +113,18 @@ struct example_options {
     int64_t max_tokens;     /* of the examples of a prompt together; 0: no limit */
 };
 
+/* Who samples, where that is not the model that is loaded here (rl/learn/texts.h). */
+struct sampler_options {
+    enum sampler_kind kind;
+    int server_type; /* enum server_type, or unset */
+    const char *base_url, *api_key_env, *reasoning_effort;
+    int in_flight, tries;
+    double timeout_s;
+    const char *replies; /* no key: the file of answers that a command keeps; NULL: none */
+};
+
 struct train_options {
+    struct sampler_options sampler;
     int algorithm; /* enum algorithm, or unset: a preset */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int dtype;      /* enum dtype_choice */
@@ -183,11 +197,18 @@ enum status base_dtype_check(const struct config *c, int base_dtype, int64_t lor
 extern const struct config_schema train_schema;
 extern const char *const precision_names[];
 
+/* A schema of n keys and, behind them, those of train, whose values are a member of theirs at `offset`. all[most] holds
+ * the rows. */
+void train_schema_with(const struct config_key *keys, size_t n, size_t offset, size_t values_bytes,
+                       struct config_key *all, size_t most, struct config_schema *out);
+
 /* After all values are set: presets give values to keys that have none (algorithm, dataset_builder.reward_preset), then
  * rules between keys are checked. */
 enum status train_options_finish(struct config *c, struct train_options *o, struct err *e) MUST_USE;
+/* The same for the keys of sampler_keys.h and model_name, in whatever schema. */
+enum status sampler_options_finish(struct config *c, struct sampler_options *s, struct err *e) MUST_USE;
 /* Names of other programs' files, and what they mean here; part of train_schema. */
-enum { TRAIN_ALIASES = 52 };
+enum { TRAIN_ALIASES = 51 };
 extern const struct config_alias train_aliases[];
 /* The presets: what `algorithm` and `reward_preset` set, "key=value" each, ended by NULL. NULL for an unknown index. */
 const char *const *algorithm_preset(int index);
