@@ -19,6 +19,7 @@ static const struct {
     {"qwen2.5-0.5b", QWEN25(896, 24, 4864, 14, 2, 151936, true)},
     {"qwen2.5-1.5b", QWEN25(1536, 28, 8960, 12, 2, 151936, true)},
     {"qwen2.5-7b", QWEN25(3584, 28, 18944, 28, 4, 152064, false)},
+    {"qwen2.5-14b", QWEN25(5120, 48, 13824, 40, 8, 152064, false)},
     {"llama3.1-8b",
      "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":4096,\"num_hidden_layers\":32,"
      "\"intermediate_size\":14336,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"vocab_size\":128256,"

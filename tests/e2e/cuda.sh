@@ -50,7 +50,7 @@ check "adapters in turns, at rest and awake, give the bits of each alone" env KE
     KERNELRL_TEST_DEVICE=cuda "$BUILD/test/train/adapters_test"
 check_plan() { KERNELRL_CUDA_PLUGIN=$PWD/$plugin tools/plan_check --hidden 64 --layers 1 --feed 64 --heads 1 --vocab "$@"; }
 check "a step takes what was planned for it" check_plan 2048 --prompts 1 --answers 1 --tokens 12 --rows 256 --repeat 1
-check "with LoRA and with all parameters" [ "$(grep -cE '^(lora|full) +planned .* (0\.9[5-9]|1\.0[0-5])[0-9]*$' "$tmp/out")" = 2 ]
+check "with LoRA, over codes, and with all parameters" [ "$(grep -cE '^(lora|fp8|nf4|full) +planned .* (0\.9[5-9]|1\.0[0-5])[0-9]*$' "$tmp/out")" = 4 ]
 refuses "a model that is none" 2 'vocab' check_plan 0 --modes lora
 # A card that is full: a run of a model of 7 billion parameters ends before it loads anything.
 mkdir "$tmp/seven" && cp models/tiny/tokenizer* "$tmp/seven" && cat >"$tmp/seven/config.json" <<'END'

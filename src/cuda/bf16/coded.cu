@@ -57,9 +57,82 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* ---- fragments ----------------------------------------------------------------------------------------------------
+ */
+
+enum { TILE = 64, TILE_THREADS = 128 };
+
+/* A tile a block. */
+template <int FORMAT>
+static __global__ void __launch_bounds__(TILE_THREADS)
+    order_kernel(const struct cu_coded m, const uint8_t *codes, uint8_t *fragments) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t tile = blockIdx.x, across = m.K / TILE;
+    const int64_t row = tile / across * TILE + warp * 16 + lane / 4, col = tile % across * TILE + lane % 4 * 2;
+    struct cu_coded file = m;
+    file.codes = codes;
+    uint8_t *const to =
+        fragments + tile * fragment<FORMAT>::TILE_BYTES + warp * fragment<FORMAT>::WARP_BYTES + lane * 16;
+    for (int s = 0; s < 4; s++)
+        for (int i = 0; i < 4; i++) {
+            const int64_t at = (row + i % 2 * 8) * m.K + col + 16 * s + i / 2 * 8;
+            if (FORMAT == FORMAT_FP8) {
+                uint8_t *const pair = to + s / 2 * 512 + s % 2 * 8 + i * 2;
+                pair[0] = codes[at], pair[1] = codes[at + 1];
+            } else {
+                to[4 * s + i] = (uint8_t)(nf4_code_of(file, at) | nf4_code_of(file, at + 1) << 4);
+            }
+        }
+}
+
+extern "C" int cu_coded_order(const struct cu_dev *d, const struct cu_coded *m, const uint8_t *codes,
+                              uint8_t *fragments) {
+    const int64_t tiles = m->rows / TILE * (m->K / TILE);
+    if (m->format == FORMAT_FP8)
+        return LAUNCH(order_kernel<FORMAT_FP8>, tiles, TILE_THREADS, 0, d->stream, *m, codes, fragments);
+    return LAUNCH(order_kernel<FORMAT_NF4>, tiles, TILE_THREADS, 0, d->stream, *m, codes, fragments);
+}
+
+template <int FORMAT>
+static __global__ void __launch_bounds__(TILE_THREADS)
+    expand_tiles_kernel(const struct cu_coded m, void *out, int wide) {
+    __shared__ float map[NF4_CODES][32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t tile = blockIdx.x, across = m.K / TILE, k = tile % across * TILE + lane % 4 * 2;
+    const int64_t row = tile / across * TILE + warp * 16 + lane / 4;
+    float low, high;
+    if (FORMAT == FORMAT_NF4) {
+        for (int i = threadIdx.x; i < NF4_CODES * 32; i += TILE_THREADS) map[i / 32][i % 32] = m.map[i / 32];
+        low = nf4_scale_of(m, row * across + tile % across), high = nf4_scale_of(m, (row + 8) * across + tile % across);
+    } else {
+        low = high = m.scale[row / FP8_BLOCK * ceil_div(m.K, FP8_BLOCK) + k / FP8_BLOCK] * FP8_UP;
+    }
+    __syncthreads();
+    struct fragment<FORMAT> f;
+    fragment_load(f, m.codes, tile, warp, lane);
+#pragma unroll
+    for (int s = 0; s < 4; s++) {
+        uint32_t a[4];
+        fragment_decode<FORMAT>(a, f, s, low, high, map, lane);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int64_t at = (row + i % 2 * 8) * m.K + k + 16 * s + i / 2 * 8;
+            if (wide)
+                *reinterpret_cast<float2 *>(static_cast<float *>(out) + at) =
+                    make_float2(low_float(a[i]), high_float(a[i]));
+            else
+                *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(out) + at) = a[i];
+        }
+    }
+}
+
 extern "C" int cu_expand(const struct cu_dev *d, const struct cu_coded *m, void *out, int wide) {
     const int64_t n = m->rows * m->K;
     if (n <= 0) return 0;
+    if (m->fragments && m->format == FORMAT_FP8)
+        return LAUNCH(expand_tiles_kernel<FORMAT_FP8>, n / (TILE * TILE), TILE_THREADS, 0, d->stream, *m, out, wide);
+    if (m->fragments)
+        return LAUNCH(expand_tiles_kernel<FORMAT_NF4>, n / (TILE * TILE), TILE_THREADS, 0, d->stream, *m, out, wide);
     const int lined_up = (m->format == FORMAT_NF4 || m->K % EIGHT == 0) && ((uintptr_t)out & 15) == 0;
     return LAUNCH(expand_kernel, grid_for(d, n, THREADS * EIGHT), THREADS, 0, d->stream, *m, out, wide, lined_up);
 }

@@ -11,7 +11,8 @@ struct coded_weight {
     struct device_part {
         int64_t row;
         struct cu_coded m;
-        void *mem; /* all that m views */
+        void *mem;                            /* all that m views */
+        float tables[NF4_CODES + NF4_SCALES]; /* on the host: map and nested_map */
     } part[CODED_PARTS];
 };
 
@@ -22,6 +23,24 @@ static const void *keep(struct backend *be, char **at, const void *src, int64_t 
     be->mem_put(be, p, src, (size_t)bytes);
     *at += cuda_up16(bytes);
     return p;
+}
+
+/* Codes as they lie in the file, or, by way of the scratch of expansions, in the order of fragments. */
+static void put_codes(struct cuda_backend *c, const struct weight *w, const struct coded_matrix *m,
+                      struct device_part *part, char **at) {
+    const int64_t n = m->rows * m->K, bytes = m->format == FORMAT_NF4 ? (n + 1) / 2 : n;
+    part->m.fragments = cu_coded_takes_fragments(m->format, m->rows, m->K);
+    if (!part->m.fragments) {
+        part->m.codes = keep(&c->be, at, m->codes, bytes);
+        return;
+    }
+    uint8_t *const file = cuda_scratch(c, "weight", CUDA_CODED, cuda_expanded_bytes(w->dt, w->N, w->K));
+    uint8_t *const to = (uint8_t *)*at;
+    if (!file) return;
+    c->be.mem_put(&c->be, file, m->codes, (size_t)bytes);
+    cuda_ok(c, "weight", cu_coded_order(&c->dev, &part->m, file, to));
+    part->m.codes = to;
+    *at += cuda_up16(bytes);
 }
 
 void coded_put(struct backend *be, struct weight *w, int64_t row, const struct coded_matrix *m) {
@@ -43,10 +62,13 @@ void coded_put(struct backend *be, struct weight *w, int64_t row, const struct c
         return;
     }
     const bool nf4 = m->format == FORMAT_NF4;
-    const int64_t n = m->rows * m->K, blocks = cuda_coded_blocks(m), each = (int64_t)sizeof(float);
+    memset(part->tables, 0, sizeof part->tables);
+    if (m->map) memcpy(part->tables, m->map, NF4_CODES * sizeof(float));
+    if (m->absmax) memcpy(part->tables + NF4_CODES, m->nested_map, NF4_SCALES * sizeof(float));
+    const int64_t blocks = cuda_coded_blocks(m), each = (int64_t)sizeof(float);
     char *at = part->mem;
     part->m = (struct cu_coded){.format = m->format, .rows = m->rows, .K = m->K, .offset = m->offset};
-    part->m.codes = keep(be, &at, m->codes, nf4 ? (n + 1) / 2 : n);
+    put_codes(c, w, m, part, &at);
     part->m.scale = keep(be, &at, m->absmax ? NULL : m->scale, blocks * each);
     part->m.absmax = keep(be, &at, m->absmax, blocks);
     part->m.map = keep(be, &at, nf4 ? m->map : NULL, NF4_CODES * each);
@@ -93,4 +115,18 @@ void coded_get(struct backend *be, const struct weight *w, int64_t row, int64_t 
 bool coded_is_expanded(const struct cuda_backend *c, const void *p) {
     const struct device_slab *s = &c->slab[CUDA_CODED];
     return s->p && (const char *)p >= (char *)s->p && (const char *)p < (char *)s->p + s->bytes;
+}
+
+bool coded_few_of(const struct weight *w, struct cu_coded_few *out) {
+    if (!format_is_coded(w->format)) return false;
+    const struct coded_weight *cw = w->packed;
+    int64_t row = 0;
+    out->n_parts = cw->n;
+    for (int i = 0; i < cw->n; i++) { /* in the order of rows */
+        const struct device_part *p = &cw->part[i], *first = &cw->part[0];
+        if (p->row != row || !p->m.fragments || memcmp(p->tables, first->tables, sizeof p->tables) != 0) return false;
+        out->part[i] = cw->part[i].m;
+        row += cw->part[i].m.rows;
+    }
+    return row == w->N;
 }

@@ -444,12 +444,13 @@ static void op_linear(struct backend *be, struct tensor y, struct tensor x, cons
     ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && !(bias && accumulate));
     struct cuda_backend *c = w->dt == DT_BF16 ? cuda_begin(be, "linear") : begin(be, "linear");
     struct weight plain;
-    if (!c || y.rows == 0 || !coded_expand(c, "linear", w, &plain)) return;
-    w = &plain;
+    if (!c || y.rows == 0) return;
     if (w->dt == DT_BF16) {
         bf16_linear(c, y, x, w, bias, accumulate);
         return;
     }
+    if (!coded_expand(c, "linear", w, &plain)) return;
+    w = &plain;
     ASSERT(x.dt == DT_F32 && y.dt == DT_F32);
     const struct cu_gemm g = {x.data, w->w, y.data, x.ld, w->K, y.ld, bias, accumulate, y.rows, w->N, w->K};
     cuda_ok(c, "linear", cu_gemm(&c->dev, CU_GEMM_NT, &g));
