@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/e2e/scale_cases.py: the simulation of tools/scale_simulation beside closed forms, and beside a measured step."""
+"""tests/e2e/scale_cases.py: tools/scale_simulation beside closed forms, and beside a measured step."""
 
 import importlib.machinery
 import importlib.util
