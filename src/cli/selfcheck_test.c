@@ -188,10 +188,10 @@ static void test_onpolicy_codes(void **state) {
         str_addf(&dir, "%s/golden/%s", data, name[i]);
         str_addf(&plain, "%s/golden/%s", data, i ? "qwen2_tied" : "qwen3");
         str_addf(&adapter, "%s/adapter", dir.p);
-        assert_int_equal(onpolicy(dir.p, "--adapter", adapter.p, "300"), 0);
-        assert_int_equal(onpolicy(dir.p, "--adapters", "3", "300"), 0);
-        assert_int_equal(onpolicy(plain.p, "--base-dtype", name[i] + 6, "300"), 0);
-        assert_int_equal(onpolicy(dir.p, "--base-dtype", i ? "fp8" : "nf4", "300"), 1);
+        assert_int_equal(onpolicy(dir.p, "--adapter", adapter.p, "100"), 0);
+        assert_int_equal(onpolicy(dir.p, "--adapters", "3", "100"), 0);
+        assert_int_equal(onpolicy(plain.p, "--base-dtype", name[i] + 6, "100"), 0);
+        assert_int_equal(onpolicy(dir.p, "--base-dtype", i ? "fp8" : "nf4", "100"), 1);
     }
 }
 

@@ -39,10 +39,9 @@ static __device__ __forceinline__ void panel_load(struct panel_codes<FORMAT> &p,
     fragment_load(p.f, m.codes, tile, warp, lane);
     if (FORMAT == FORMAT_FP8) {
         p.scale[0] = p.scale[1] = m.scale[row / FP8_BLOCK * ceil_div(m.K, FP8_BLOCK) + panel * DEPTH / FP8_BLOCK];
-        return;
     }
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 * (FORMAT == FORMAT_NF4); i++) {
         const int64_t block = (row + warp * 16 + lane / 4 + 8 * i) * across + panel;
         p.absmax[i] = m.absmax ? m.absmax[block] : 0;
         p.scale[i] = m.absmax ? m.nested[block / NF4_NESTED] : m.scale[block];
