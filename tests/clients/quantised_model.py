@@ -1,5 +1,5 @@
 """tests/clients/quantised_model.py DIR: a model of random weights in bfloat16, and what bitsandbytes makes of its
-layers' matrices in NF4 with double quantisation: decoded.safetensors. The mean of a matrix's scales is summed in double."""
+layers' matrices in NF4 with double quantisation: decoded.safetensors. The mean of the scales is summed in double."""
 
 import json
 import os
