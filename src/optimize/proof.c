@@ -134,6 +134,8 @@ static enum status open_rows(struct proving *x, const char *dir, struct err *e) 
     return st;
 }
 
+static int repeats(const struct proving *x, int id) { return id < 0 || !x->o->train.verify.measure ? 1 : REPEATS; }
+
 static int by_speed(const void *a, const void *b) {
     const struct verdict *const *x = a, *const *y = b;
     return ((*x)->speedup > (*y)->speedup) - ((*x)->speedup < (*y)->speedup);
@@ -143,7 +145,7 @@ static int by_speed(const void *a, const void *b) {
  * measurements. NULL: not all of them are made. */
 static const struct verdict *find(const struct proving *x, int process, int task, int id, int shape) {
     const struct verdict *of[REPEATS];
-    const int wanted = id < 0 ? 1 : REPEATS;
+    const int wanted = repeats(x, id);
     int n = 0;
     for (int i = 0; i < x->n && n < wanted; i++) {
         const struct proof_row *r = &x->row[i];
@@ -188,7 +190,7 @@ static void want_one(struct proof_wanted *w, struct proof_row row, const struct 
 /* Candidates of a task on all shapes, by turns; those below 0 are left out. */
 static void want(struct proof_wanted *w, const struct proving *x, int process, int task, const int *ids, int n_ids) {
     const struct search_task *t = &x->tasks->items[task];
-    for (int repeat = 0; repeat < REPEATS; repeat++)
+    for (int repeat = 0; repeat < repeats(x, 0); repeat++)
         for (int i = 0; i < n_ids; i++)
             for (int k = 0; ids[i] >= 0 && k < t->n_shapes; k++)
                 if (!find(x, process, task, ids[i], k))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A module, and answers to it of graded quality: tests/remote/graded.py BLOCK.py ANSWERS.json, for server.py --answers.
 
-Each of three grades is better than the one before, and is written only by who is shown that one. Beside it come, for each
-grade others, seven that are no answers: four that cheat, and three that are wrong, right for the first shape alone, or do
-not compile. An oracle asks for the next grade as soon as it can; of the eight answers to such a prompt, which come in any
-order, it judges 4.5 until the good one has come: 13.5 for all three."""
+Each of three grades is better than the one before, and is written only by who is shown that one. Beside it come,
+for each grade others, seven that are no answers: four that cheat, and three that are wrong, right for the first shape
+alone, or do not compile. An oracle asks for the next grade as soon as it can; of the eight answers to such a prompt,
+which come in any order, it judges 4.5 until the good one has come: 13.5 for all three."""
 
 import json
 import sys
@@ -40,7 +40,8 @@ body = (
 )
 best = (
     "    for (int i = 0; i < OUT_D0; i++)\n        for (int j = 0; j < OUT_D1; j++) {\n"
-    "            float y = x[i * OUT_D1 + j] + bias[j];\n            out[i * OUT_D1 + j] = y > 0 ? y * 2 : 0;\n        }\n}\n"
+    "            float y = x[i * OUT_D1 + j] + bias[j];\n"
+    "            out[i * OUT_D1 + j] = y > 0 ? y * 2 : 0;\n        }\n}\n"
 )
 grade = [head % g + (body % 64 if g == 0 else body % 8 if g == 1 else best) for g in range(3)]
 
