@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A module, and answers to it of graded quality: tests/remote/graded.py BLOCK.py ANSWERS.json, for server.py --answers.
 
-Each of three grades is better than the one before, and is written only by who is shown that one. Beside it come,
-for each grade others, seven that are no answers: four that cheat, and three that are wrong, right for the first shape
+Each of three grades is better than the one before, and is written only by who is shown that one. Beside it come, for
+each grade others, seven that are no answers: four that cheat, and three that are wrong, right for the first shape
 alone, or do not compile. An oracle asks for the next grade as soon as it can; of the eight answers to such a prompt,
 which come in any order, it judges 4.5 until the good one has come: 13.5 for all three."""
 
