@@ -2,8 +2,11 @@
  *     pool local [--jobs N] [--workers N]    verdicts a second through pipes, by workers that judge nothing
  *     pool nats  [--jobs N] [--workers N] [--slots N]    the same through a nats-server that it starts; a host has N
  *                                            of the workers (8)
- *     pool verify [--answers N] [--pairs N]  the real verifier: seconds in this process, and through local:1, in turns
- * Verdicts go through the judging thread into a journal on the disk, as those of a run do. One JSON object a line. */
+ *     pool verify [--answers N] [--pairs N] [--measure 0|1] [--cpu FILE]  the real verifier in this process and through
+ *                                            local:1, in turns. FILE: cpuacct.usage of a control group that this runs
+ * in: the ratio is that of seconds of processors, of all processes that take part g=/sys/fs/cgroup/cpuacct/pool; mkdir
+ * $g; (echo $BASHPID >$g/cgroup.procs; exec pool verify --cpu $g/cpuacct.usage) Verdicts go through the judging thread
+ * into a journal on the disk, as those of a run do. One JSON object a line. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <math.h>
@@ -28,7 +31,8 @@
 enum { WORKERS_MAX = 256 };
 
 struct bench {
-    int jobs, workers, slots, answers, pairs;
+    int jobs, workers, slots, answers, pairs, measure;
+    const char *cpu; /* file of a control group; NULL: none */
     char tmp[64], stand_in[4096];
     pid_t started[WORKERS_MAX + 1];
     int n_started;
@@ -158,17 +162,28 @@ static void bench_nats(struct bench *b) {
 
 /* ---- the real verifier --------------------------------------------------------------------------------------------*/
 
-struct pair_seconds {
-    double here, pool;
+struct cost {
+    double wall_s, cpu_s;
 };
 
-static double judge_answers(const struct judge *j, struct verify_item *items, int n, double *correct) {
+/* Seconds of processors so far, as the control group counts them; those on the clock where there is none. */
+static double cpu_s(const char *file) {
+    unsigned long long ns = 0;
+    if (!file) return clock_now_s();
+    FILE *f = fopen(file, "re");
+    if (!f || fscanf(f, "%llu", &ns) != 1) stop("--cpu: it holds no number");
+    fclose(f);
+    return (double)ns * 1e-9;
+}
+
+static struct cost judge_answers(const struct bench *b, const struct judge *j, struct verify_item *items,
+                                 double *correct) {
     struct err e;
-    const double from = clock_now_s();
-    if (j->batch(j->ctx, items, (size_t)n, NULL, &e) != ST_OK) stop(e.msg);
-    const double seconds = clock_now_s() - from;
-    for (int i = 0; i < n; i++) *correct += items[i].verdict.outcome == OUTCOME_CORRECT;
-    return seconds;
+    const double from = clock_now_s(), cpu = cpu_s(b->cpu);
+    if (j->batch(j->ctx, items, (size_t)b->answers, NULL, &e) != ST_OK) stop(e.msg);
+    const struct cost c = {clock_now_s() - from, cpu_s(b->cpu) - cpu};
+    for (int i = 0; i < b->answers; i++) *correct += items[i].verdict.outcome == OUTCOME_CORRECT;
+    return c;
 }
 
 /* Different answers to eight problems of the generator, and as many others each time, so that nothing is in a cache. */
@@ -188,38 +203,42 @@ static void make_answers(const struct generator *g, struct arena *arena, int rou
 }
 
 static void bench_verify(const struct bench *b) {
-    const struct verify_options o = {.measure = true, .seed = 1234};
-    const struct pool_options po = {.hosts = "local:1"};
+    const struct verify_options o = {.measure = b->measure, .seed = 1234};
+    char kernelrl[4096];
+    if (!home_beside_program("kernelrl", kernelrl, sizeof kernelrl)) stop("no build/kernelrl");
+    const struct pool_options po = {.hosts = "local:1", .program = kernelrl};
     struct judge_owner here, pool;
     struct generator *g;
     struct err e;
     struct arena arena = ARENA_INIT;
     struct gen_item made[8];
     struct verify_item *items = xcalloc((size_t)b->answers, sizeof *items);
-    double ratio = 0, correct[2] = {0, 0};
+    double sum = 0, squares = 0, correct[2] = {0, 0};
     if (generator_open(NULL, &g, &e) != ST_OK || judge_open(NULL, &o, NULL, &here, &e) != ST_OK ||
         judge_open(&po, &o, NULL, &pool, &e) != ST_OK)
         stop(e.msg);
     for (int r = -1; r < b->pairs; r++) { /* the first pair warms both */
-        struct pair_seconds s;
+        struct cost c[2];
         arena_reset(&arena);
         for (int side = 0; side < 2; side++) {
             const bool in_pool = side == (r & 1);
             make_answers(g, &arena, 2 * r + side + 2, b->answers, made, items);
-            const double t = judge_answers(in_pool ? &pool.judge : &here.judge, items, b->answers, &correct[in_pool]);
-            *(in_pool ? &s.pool : &s.here) = t;
+            c[in_pool] = judge_answers(b, in_pool ? &pool.judge : &here.judge, items, &correct[in_pool]);
         }
         if (r < 0) continue;
-        ratio += log(s.pool / s.here);
-        printf("{\"bench\":\"pool\",\"transport\":\"local:1\",\"pair\":%d,\"answers\":%d,\"in_process_s\":%.2f,\"pool_"
-               "s\":%.2f,"
-               "\"ratio\":%.3f}\n",
-               r, b->answers, s.here, s.pool, s.pool / s.here);
+        const double log_ratio = log(c[1].cpu_s / c[0].cpu_s);
+        sum += log_ratio;
+        squares += log_ratio * log_ratio;
+        printf("{\"bench\":\"pool\",\"transport\":\"local:1\",\"pair\":%d,\"answers\":%d,\"in_process_s\":%.2f,"
+               "\"pool_s\":%.2f,\"in_process_cpu_s\":%.2f,\"pool_cpu_s\":%.2f,\"ratio\":%.4f}\n",
+               r, b->answers, c[0].wall_s, c[1].wall_s, c[0].cpu_s, c[1].cpu_s, exp(log_ratio));
         fflush(stdout);
     }
-    printf("{\"bench\":\"pool\",\"transport\":\"local:1\",\"pairs\":%d,\"ratio\":%.3f,\"correct_in_process\":%.0f,"
-           "\"correct_pool\":%.0f}\n",
-           b->pairs, exp(ratio / b->pairs), correct[0], correct[1]);
+    const double mean = sum / b->pairs, variance = fmax(0, squares / b->pairs - mean * mean);
+    const double half = b->pairs > 1 ? 2 * sqrt(variance / (b->pairs - 1)) : (double)NAN;
+    printf("{\"bench\":\"pool\",\"transport\":\"local:1\",\"pairs\":%d,\"ratio\":%.4f,\"low\":%.4f,\"high\":%.4f,"
+           "\"correct_in_process\":%.0f,\"correct_pool\":%.0f}\n",
+           b->pairs, exp(mean), exp(mean - half), exp(mean + half), correct[0], correct[1]);
     judge_close(&pool);
     judge_close(&here);
     generator_close(g);
@@ -238,14 +257,18 @@ int main(int argc, char **argv) {
                       .workers = number(argc, argv, "--workers", 64),
                       .slots = number(argc, argv, "--slots", 8),
                       .answers = number(argc, argv, "--answers", 32),
-                      .pairs = number(argc, argv, "--pairs", 4)};
+                      .pairs = number(argc, argv, "--pairs", 4),
+                      .measure = number(argc, argv, "--measure", 1)};
+    for (int i = 2; i + 1 < argc; i++)
+        if (strcmp(argv[i], "--cpu") == 0) b.cpu = argv[i + 1];
     struct err e;
     signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_WARN);
     snprintf(b.tmp, sizeof b.tmp, "/tmp/kernelrl_pool_bench_XXXXXX");
     if (argc < 2 || b.workers < 1 || b.workers > WORKERS_MAX || b.jobs < 1 || b.slots < 1 || b.answers < 1 ||
         b.pairs < 1 || !mkdtemp(b.tmp))
-        stop("usage: pool local|nats|verify [--jobs N] [--workers N] [--slots N] [--answers N] [--pairs N]");
+        stop("usage: pool local|nats|verify [--jobs N] [--workers N] [--slots N] [--answers N] [--pairs N] [--measure "
+             "0|1] [--cpu FILE]");
     if (!home_beside_program("test/pool/stand_in", b.stand_in, sizeof b.stand_in)) stop("no build/test/pool/stand_in");
     if (strcmp(argv[1], "local") == 0)
         bench_local(&b);

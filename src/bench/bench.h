@@ -25,11 +25,11 @@ enum bench_what {
 };
 
 struct bench_options {
-    int what;          /* bits of enum bench_what */
-    const char *arch;  /* shape by name, or NULL */
-    const char *model; /* folder, or NULL */
-    bool random;       /* of that folder only the shape */
-    const char *device, *dtype;
+    int what;                                /* bits of enum bench_what */
+    const char *arch;                        /* shape by name, or NULL */
+    const char *model;                       /* folder, or NULL */
+    bool random;                             /* of that folder only the shape */
+    const char *device, *dtype, *base_dtype; /* base_dtype: of what is not trained */
     int batch[BENCH_LIST], n_batch; /* sequences at a time, or rows of a product; 0 of them: each measurement's own */
     int64_t context_begin, context_end; /* keys in front of the first and behind the last decode step */
     int64_t tokens;                     /* of a sequence in prefill and training */
@@ -124,7 +124,7 @@ int bench_serve(int argc, char **argv);
 /* ---- cmd_bench.c ---- */
 
 /* The config.json of a model that --arch names; NULL: the name is none of these. */
-#define BENCH_ARCHS "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, llama3.1-8b or tiny"
+#define BENCH_ARCHS "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen2.5-14b, llama3.1-8b or tiny"
 const char *bench_arch(const char *name);
 /* Before a line is measured: forgets the limits and looks at the clocks. */
 void bench_begin(struct bench *b);

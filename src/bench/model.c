@@ -20,9 +20,18 @@ static double layer_params(const struct model_config *c) {
 }
 static double head_params(const struct model_config *c) { return (double)c->V * c->D; }
 
-/* Rows over their products with one weight of n parameters. */
-static double weight_limit_s(const struct bench *b, const struct model *m, double rows, double n) {
-    return bench_limit_s(&b->limits, n * (double)dtype_bytes(dtype_of(m)), 2 * rows * n);
+/* Bytes of a weight of a layer, and of the head. */
+static double head_weight_bytes(const struct model *m) { return (double)dtype_bytes(dtype_of(m)); }
+static double layer_weight_bytes(const struct model *m) {
+    const char *codes = model_base_codes(m);
+    if (!codes) return head_weight_bytes(m);
+    const int64_t side = 1 << 10; /* of a matrix in which tables weigh nothing */
+    return (double)format_of((enum weight_format)format_find(codes))->bytes(side, side) / (double)(side * side);
+}
+
+/* Rows over their products with one weight of n parameters, of so many bytes each. */
+static double weight_limit_s(const struct bench *b, double rows, double n, double bytes) {
+    return bench_limit_s(&b->limits, n * bytes, 2 * rows * n);
 }
 
 /* Floating point operations of one layer's attention for `pairs` pairs of a query and a key it sees. */
@@ -34,12 +43,12 @@ static double kv_bytes(const struct model *m) { return (double)kv_block_bytes(m)
 double bench_step_limit_s(const struct bench *b, const struct model *m, double rows, double n_seq, double pairs,
                           double cached) {
     const struct model_config *c = model_cfg(m);
-    const double D = c->D, K = c->K;
-    const double layer = weight_limit_s(b, m, rows, D * (c->H + 2 * c->G) * K) +
-                         weight_limit_s(b, m, rows, D * c->H * K) + weight_limit_s(b, m, rows, 2 * D * c->F) +
-                         weight_limit_s(b, m, rows, D * c->F) +
+    const double D = c->D, K = c->K, each = layer_weight_bytes(m);
+    const double layer = weight_limit_s(b, rows, D * (c->H + 2 * c->G) * K, each) +
+                         weight_limit_s(b, rows, D * c->H * K, each) + weight_limit_s(b, rows, 2 * D * c->F, each) +
+                         weight_limit_s(b, rows, D * c->F, each) +
                          bench_limit_s(&b->limits, cached * kv_bytes(m) / c->L, attention_flop(c, pairs));
-    return c->L * layer + weight_limit_s(b, m, n_seq, head_params(c));
+    return c->L * layer + weight_limit_s(b, n_seq, head_params(c), head_weight_bytes(m));
 }
 
 /* Twice the parameters a token forward, as much for the gradient of the input, and for that of the weight where weights
@@ -163,13 +172,14 @@ static enum status decode(struct bench *b, struct model *m, int n_seq, struct er
     struct str line = STR_INIT;
     char label[80];
     bench_line(b, "decode", model_dtype(m), &line);
+    if (model_base_codes(m)) js_put_str(&line, "base_dtype", model_base_codes(m));
     js_put_i64(&line, "batch", n_seq);
     lora_keys(o, &line);
     js_put_i64(&line, "context_begin", begin);
     js_put_i64(&line, "context_end", end);
     snprintf(label, sizeof label, "%d x context %lld-%lld", n_seq, (long long)begin, (long long)end);
     const double bytes =
-        (c->L * layer_params(c) + head_params(c)) * (double)dtype_bytes(dtype_of(m)) + keys * kv_bytes(m);
+        c->L * layer_params(c) * layer_weight_bytes(m) + head_params(c) * head_weight_bytes(m) + keys * kv_bytes(m);
     js_put_f64(&line, "gb_per_s", bytes / t.median * 1e-9);
     bench_line_end(b, &line, label, &t, n_seq / t.median, "token", bench_step_limit_s(b, m, n_seq, n_seq, keys, keys));
 out:

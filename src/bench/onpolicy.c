@@ -33,7 +33,7 @@ enum {
 static const int batch_sizes[] = {1, 7, 64, 256};
 
 struct onpolicy_options {
-    const char *model, *adapter, *device, *dtype;
+    const char *model, *adapter, *device, *dtype, *base_dtype;
     int lora_rank, threads, adapters;
     int64_t tokens;
     char *model_dir, *adapter_dir; /* owned */
@@ -103,7 +103,7 @@ static enum status subject_open(const struct onpolicy_options *o, int threads, i
     *p = (struct subject){.vocab_limit = vocab_limit};
     p->pool = pool_create(threads);
     TRY(backend_open(o->device, p->pool, &p->be, e));
-    const struct model_options mo = {.dtype = o->dtype, .frozen = true};
+    const struct model_options mo = {.dtype = o->dtype, .base_dtype = o->base_dtype, .frozen = true};
     TRY(model_load(o->model_dir, &mo, p->be, &p->model, e));
     static const int ranks[] = {8, 5, 32, 16}; /* 5: rows that do not line up */
     static const unsigned parts[] = {ADAPTER_LAYERS | ADAPTER_HEAD, ADAPTER_LAYERS, ADAPTER_HEAD};
@@ -542,6 +542,8 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
               .expected = "cpu, cuda or cuda:N"),
     FLAG_CHOICE(A, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto", "Matrices are held and multiplied in it."),
+    FLAG_CHOICE(A, base_dtype, "base-dtype", "TYPE", "auto|bf16|fp8|nf4", "auto",
+                "The layers' matrices are held in it; auto is as the checkpoint has them."),
 };
 #undef A
 

@@ -153,9 +153,12 @@ static enum status measure(struct bench *b, struct model *m, struct rl_step *s, 
 static enum status step_keys(const struct bench_options *o, int prompts, struct config *c, struct train_options *out,
                              struct err *e) {
     CLEANUP_STR struct str dtype = STR_INIT;
+    CLEANUP_STR struct str base = STR_INIT;
     str_addf(&dtype, "dtype=%s", o->dtype);
+    str_addf(&base, "base_dtype=%s", o->base_dtype ? o->base_dtype : "auto");
     config_init(c, &train_schema, out);
     TRY(config_set(c, str_c(&dtype), e));
+    TRY(config_set(c, str_c(&base), e));
     TRY(train_options_finish(c, out, e));
     out->device = o->device;
     out->lora_rank = o->full ? 0 : o->lora_rank;

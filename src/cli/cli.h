@@ -15,6 +15,7 @@ struct config_schema;
     X(cmd_sft, "sft", "supervised fine-tuning")                                                      \
     X(cmd_eval, "eval", "how good a model is on held-out problems")                                  \
     X(cmd_generate, "generate", "kernels for problems, in KernelBench's layout")                     \
+    X(cmd_optimize, "optimize", "a faster version of a module, found by search and proven")          \
     X(cmd_corpus, "corpus", "verified answers to supervised rows")                                   \
     X(cmd_selfcheck, "selfcheck", "check sampler against trainer, and both against golden ones")     \
     X(cmd_sample, "sample", "sample answers to a prompt")                                            \

@@ -19,6 +19,7 @@ static const struct {
     {"qwen2.5-0.5b", QWEN25(896, 24, 4864, 14, 2, 151936, true)},
     {"qwen2.5-1.5b", QWEN25(1536, 28, 8960, 12, 2, 151936, true)},
     {"qwen2.5-7b", QWEN25(3584, 28, 18944, 28, 4, 152064, false)},
+    {"qwen2.5-14b", QWEN25(5120, 48, 13824, 40, 8, 152064, false)},
     {"llama3.1-8b",
      "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":4096,\"num_hidden_layers\":32,"
      "\"intermediate_size\":14336,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"vocab_size\":128256,"
@@ -118,8 +119,11 @@ static enum status shape_of(const struct bench_options *o, struct str *out, stru
 static enum status open_model(struct bench *b, bool frozen, struct model **m, struct err *e) {
     const struct bench_options *o = b->o;
     CLEANUP_STR struct str shape = STR_INIT;
-    const struct model_options mo = {
-        .dtype = o->dtype, .frozen = frozen, .activation_memory = o->activation_memory, .repeat_random = true};
+    const struct model_options mo = {.dtype = o->dtype,
+                                     .base_dtype = frozen ? o->base_dtype : NULL,
+                                     .frozen = frozen,
+                                     .activation_memory = o->activation_memory,
+                                     .repeat_random = true};
     if (o->model && !o->random) return model_load(o->model, &mo, b->be, m, e);
     TRY(shape_of(o, &shape, e));
     return model_init(shape.p, 1, &mo, b->be, m, e);
@@ -207,6 +211,9 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(A, model, "model", "DIR", NULL, "The model in this folder."),
     FLAG_BOOL(A, random, "random-weights", "Of that folder only the shape is taken."),
     FLAG_CHOICE(A, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto", "Matrices are held and multiplied in it."),
+    FLAG_CHOICE(A, base_dtype, "base-dtype", "TYPE", "auto|bf16|fp8|nf4", "auto",
+                "The layers' matrices are held in it; auto is as the checkpoint has them.",
+                .of = "decode prefill train-lora rlstep"),
     FLAG_CHOICE(A, fast, "numerics", "HOW", "exact|fast", "exact", "Sums are made that way, as in `train`."),
     FLAG_SECTION("Size"),
     FLAG_CALL(take_batch, "batch", "N,N,...", "the measurement's",

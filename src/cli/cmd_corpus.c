@@ -2,10 +2,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fs.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
 #include "io/config.h"
 #include "rl/evaluate/corpus.h"
+#include "rl/evaluate/evaluate.h"
+#include "rl/options/sampler_keys.h"
 
 /* Backends whose answers the generator writes. */
 #define WRITTEN_LIST(X) X(WRITTEN_C, c) X(WRITTEN_TRITON, triton) X(WRITTEN_CUDA, cuda_native)
@@ -16,11 +20,19 @@ struct corpus_args {
     struct corpus_options o;
     const char *python;
     enum written backend;
+    /* A model's answers in the place of the generator's. */
+    struct sampler_options sampler;
+    const char *model_name;
+    int64_t num_samples, threads;
+    int max_tokens;
+    double temperature;
+    bool measure;
 };
 #define T struct corpus_args
 static const struct config_key keys[] = {
     KEY_STRING_AT(T, "from", o.from, "",
-                  "Folder with problems.jsonl and answers.jsonl, from `problems generate --answers --verify`."),
+                  "Folder with problems.jsonl and answers.jsonl, from `problems generate --answers --verify`. sampler: "
+                  "openai: that, or any source of problems; a server's model answers them."),
     KEY_STRING_AT(T, "output", o.output, "", "Rows to append to, .jsonl or .jsonl.zst."),
     KEY_CHOICE(T, backend, WRITTEN_LIST, "c", "What the answers are written in."),
     KEY_BOOL_AT(T, "unverified", o.unverified, "false",
@@ -44,14 +56,69 @@ static const struct config_key keys[] = {
                  "Chance per problem of a row of the verifier: what the test found of an answer."),
     KEY_FLOAT_AT(T, "proposals", o.proposals, "0", "[0,1]",
                  "Chance per problem of a row of the proposer: its operators."),
+    SAMPLER_KEYS(T, sampler),
+    KEY_STRING(T, model_name, "", "sampler: openai: the model whose answers are taken, as the server knows it."),
+    KEY_INT(T, num_samples, "8", "[1,1024]", "sampler: openai: answers a problem, which are judged first."),
+    KEY_INT(T, max_tokens, "4096", "[1,131072]", "sampler: openai: longest answer in tokens."),
+    KEY_FLOAT(T, temperature, "1", "[0,10]", "sampler: openai: sampling temperature."),
+    KEY_BOOL(T, measure, "true", "sampler: openai: time correct answers."),
+    KEY_INT(T, threads, "0", "[0,256]", "sampler: openai: threads of kernels and PyTorch. 0: all CPUs."),
     KEY_STRING_OPT(T, python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
 };
 #undef T
 static const struct config_schema schema = {
     .key = keys, .count = ARRAY_LEN(keys), .values_bytes = sizeof(struct corpus_args)};
 
+/* FILE without .jsonl or .jsonl.zst, and another ending. */
+static void beside(const char *output, const char *ending, struct str *out) {
+    static const char *const endings[] = {".zst", ".jsonl"};
+    size_t n = strlen(output);
+    for (size_t i = 0; i < ARRAY_LEN(endings); i++) {
+        const size_t m = strlen(endings[i]);
+        if (n > m && memcmp(output + n - m, endings[i], m) == 0) n -= m;
+    }
+    str_addf(out, "%.*s%s", (int)n, output, ending);
+}
+
+/* Asks the server's model for answers to the problems at `source`, judges them, and writes them to PATH. */
+static enum status ask_teacher(const struct corpus_args *a, const char *source, const char *path, struct err *e) {
+    CLEANUP_STR struct str output = STR_INIT;
+    struct eval_options o;
+    struct config c;
+    beside(a->o.output, ".json", &output);
+    config_init(&c, eval_schema(), &o);
+    o.train.sampler = a->sampler;
+    o.train.model_name = a->model_name;
+    o.train.seed = a->o.seed;
+    o.train.threads = a->threads;
+    o.train.rollout.max_tokens = a->max_tokens;
+    o.train.rollout.temperature = a->temperature;
+    o.train.verify.measure = a->measure;
+    o.train.verify.python = a->python;
+    (void)backend_from_name(written_names[a->backend], &o.train.verify.backend);
+    o.train.dataset_builder.source = source;
+    o.train.dataset_builder.level = 0;
+    o.num_samples = a->num_samples;
+    o.split = EVAL_ALL;
+    o.output_path = output.p;
+    const enum status st = evaluate_answers(&c, &o, interrupt_flag(), path, e);
+    config_free(&c);
+    return st;
+}
+
 static enum status run(const struct corpus_args *a, struct err *e) {
+    CLEANUP_STR struct str answers = STR_INIT, problems = STR_INIT;
+    const bool is_asked = a->sampler.kind == SAMPLER_OPENAI;
     if (!*a->o.from || !*a->o.output) return FAIL(e, ST_USAGE, "corpus: give from=FOLDER and output=FILE.jsonl");
+    if (is_asked) {
+        beside(a->o.output, ".answers.jsonl", &answers);
+        str_addf(&problems, "%s/problems.jsonl", a->o.from);
+        if (!fs_is_file(problems.p)) {
+            str_clear(&problems);
+            str_adds(&problems, a->o.from);
+        }
+        TRY(ask_teacher(a, problems.p, answers.p, e));
+    }
     struct verify_options vo = {.python = a->python, .allow_weaker = true}; /* only prototypes; nothing is run */
     struct verifier *v = NULL;
     const struct backend_info *backend = backend_named(written_names[a->backend]);
@@ -60,6 +127,10 @@ static enum status run(const struct corpus_args *a, struct err *e) {
     if (!backend->is_module) TRY(verifier_open(&vo, &v, e));
     struct corpus_options o = a->o;
     o.backend = backend;
+    if (is_asked) {
+        o.problems = problems.p;
+        o.answers_path = answers.p;
+    }
     if (o.index && !*o.index) o.index = NULL;
     struct row_counts n = {0};
     enum status st = corpus_build(&o, v, &n, e);
@@ -91,6 +162,7 @@ int cmd_corpus(int argc, char **argv) {
     }
     config_init(&c, &schema, &a);
     enum status st = config_args(&c, argc - 1, argv + 1, &e);
+    if (st == ST_OK) st = sampler_options_finish(&c, &a.sampler, &e);
     if (st == ST_OK) st = run(&a, &e);
     config_free(&c);
     return st == ST_OK ? 0 : args_report(&e);

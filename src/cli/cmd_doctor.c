@@ -20,6 +20,7 @@
 #include "tensor/backend.h"
 #include "verify/build/compile.h"
 #include "verify/jail/ref_worker.h"
+#include "verify/pool/hardware.h"
 
 /* What is missing, in the order in which it matters. */
 struct advice {
@@ -81,6 +82,21 @@ static void check_cpu(void) {
         if (strstr(flags, word)) str_addf(&have, "%s%s", have.len ? " " : "", wanted[i]);
     }
     show("features", have.len ? have.p : "none of the vector extensions that the fast paths use");
+}
+
+/* What this machine is called as a host that judges (docs/farm.md). */
+static void check_classes(void) {
+    struct gpu_device gpu[GPUS_MAX];
+    CLEANUP_STR struct str text = STR_INIT;
+    char class[CLASS_BYTES];
+    hardware_cpu_class(class);
+    str_adds(&text, class);
+    const int n = hardware_gpus(gpu);
+    for (int i = 0; i < n; i++) {
+        hardware_gpu_class(gpu[i].model, class);
+        if (!strstr(text.p, class)) str_addf(&text, ", %s", class);
+    }
+    show("classes", text.p);
 }
 
 static void check_memory(struct advice *a) {
@@ -377,6 +393,7 @@ int cmd_doctor(int argc, char **argv) {
     struct jail j;
     printf("kernelrl %s, files in %s\n", KERNELRL_VERSION, home_dir());
     check_cpu();
+    check_classes();
     check_memory(&a);
     if (check_jail(&j, &a)) {
         check_compiler(&j, &a);

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "policy/find_model.h"
 #include "rl/options/memory_plan.h"
+#include "rl/options/scale_plan.h"
 
 struct plan_args {
     const char *arch;
@@ -30,7 +31,8 @@ const struct args_command plan_command = {
     .name = "plan",
     .usage = "[FLAG]... [--config FILE]... [key=value]...",
     .about = "Prints what `train` with these keys would take of a GPU's memory, and what it would choose where they "
-             "leave it open; exits 1 when it does not fit. Nothing is loaded. `kernelrl help train` explains the keys.",
+             "leave it open, and how many ranks pay; exits 1 when it does not fit. Nothing is loaded. `kernelrl help "
+             "train` explains the keys.",
     .flags = flags,
     .n_flags = ARRAY_LEN(flags),
     .max_words = -1,
@@ -72,6 +74,10 @@ static enum status plan(struct train_options *o, const struct plan_args *a, stru
     const enum status st = train_plan(o, config.p, &device, &p, e);
     if (st != ST_OK && st != ST_MEMORY) return st;
     train_plan_table(&p, &table);
+    if (st == ST_OK) {
+        const struct scale_step step = scale_step_of(o, &p);
+        scale_table(&step, &table);
+    }
     fputs(table.p, stdout);
     return st;
 }

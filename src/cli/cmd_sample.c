@@ -15,7 +15,7 @@
 enum { MAX_STOPS = 16 };
 
 struct sample_options {
-    const char *model, *adapter, *prompt, *system, *renderer, *device, *dtype, *stop[MAX_STOPS];
+    const char *model, *adapter, *prompt, *system, *renderer, *device, *dtype, *base_dtype, *stop[MAX_STOPS];
     int n_stop, n, threads;
     int64_t kv_memory;
     struct sample_params params;
@@ -59,6 +59,9 @@ static const struct args_flag flags[] = {
     FLAG_CHOICE(S, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto",
                 "Matrices are held and multiplied in it; auto is bf16 from 100 million parameters on where the device "
                 "has it."),
+    FLAG_CHOICE(S, base_dtype, "base-dtype", "TYPE", "auto|bf16|fp8|nf4", "auto",
+                "The layers' matrices are held in it: fp8 and nf4 mean the bf16 matrices that they decode to, auto is "
+                "as the checkpoint has them."),
     FLAG_INT(S, kv_memory, "kv-memory", "BYTES", 0, INT64_MAX, "a quarter of what is free",
              "Keys and values may take so much memory; with less, fewer answers are sampled at a time, with the same "
              "result."),
@@ -183,7 +186,7 @@ static enum status run(struct sample_options *o, struct err *e) {
                                       .start = {"--adapter", o->adapter, NULL, HUB_ADAPTER},
                                       .device = o->device,
                                       .pool = pool,
-                                      .weights = {.dtype = o->dtype, .frozen = true},
+                                      .weights = {.dtype = o->dtype, .base_dtype = o->base_dtype, .frozen = true},
                                       .style = o->renderer,
                                       .no_chat = o->raw,
                                       .thinking = o->thinking,

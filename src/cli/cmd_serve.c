@@ -32,7 +32,7 @@ struct pairs {
 
 struct serve_command_options {
     struct arena mem; /* the names of adapters and aliases */
-    const char *config, *model, *renderer, *device, *dtype, *host, *key_file, *adapter_dir, *access_log;
+    const char *config, *model, *renderer, *device, *dtype, *base_dtype, *host, *key_file, *adapter_dir, *access_log;
     bool thinking, admin, no_key, metrics_open, strict_length, log_all;
     int threads, port, max_batch, max_connections;
     int64_t kv_memory, max_body, max_bodies;
@@ -96,6 +96,9 @@ static const struct args_flag flags[] = {
     FLAG_CHOICE(O, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto",
                 "Matrices are held and multiplied in it; auto is bf16 from 100 million parameters on where the device "
                 "has it."),
+    FLAG_CHOICE(O, base_dtype, "base-dtype", "TYPE", "auto|bf16|fp8|nf4", "auto",
+                "The layers' matrices are held in it: fp8 and nf4 mean the bf16 matrices that they decode to, auto is "
+                "as the checkpoint has them."),
     FLAG_INT(O, kv_memory, "kv-memory", "BYTES", 0, INT64_MAX, "a quarter of what is free",
              "Keys and values may take so much memory."),
     FLAG_INT(O, max_batch, "max-batch", "N", 0, 65536, "0, what suits the device",
@@ -326,7 +329,7 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
         (struct policy_options){.model = {"--model", m->base, m->revision, HUB_MODEL},
                                 .start = {"--model", m->start, NULL, HUB_CHECKPOINT},
                                 .device = o->device,
-                                .weights = {.dtype = o->dtype, .frozen = true},
+                                .weights = {.dtype = o->dtype, .base_dtype = o->base_dtype, .frozen = true},
                                 .style = o->renderer ? o->renderer : m->renderer,
                                 .thinking = o->thinking,
                                 .no_chat = true,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "optimize/options.h"
 #include "rl/evaluate/evaluate.h"
 #include "rl/options/options.h"
 
@@ -110,6 +111,7 @@ void help_markdown(struct str *out) {
     add_keys("train", &train_schema, out);
     add_keys("eval", eval_schema(), out);
     add_keys("generate", generate_schema(), out);
+    add_keys("optimize", optimize_schema(), out);
     begin("sft", out);
     CLEANUP_STR struct str keys = STR_INIT;
     config_markdown(&sft_schema, NULL, &keys);

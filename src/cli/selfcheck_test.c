@@ -72,6 +72,37 @@ static void test_golden(void **state) {
     }
 }
 
+/* Bases in codes: in both types; a matrix that decodes to another number is seen. */
+static void test_golden_codes(void **state) {
+    (void)state;
+    const char *data = getenv("KERNELRL_TESTDATA");
+    if (!data || !*data) {
+        printf("skipped: KERNELRL_TESTDATA is not set\n");
+        skip();
+    }
+    static const char *const name[] = {"qwen3_fp8", "qwen2_nf4"};
+    for (size_t i = 0; i < ARRAY_LEN(name); i++) {
+        CLEANUP_STR struct str dir = STR_INIT, sub = STR_INIT;
+        str_addf(&dir, "%s/golden/%s", data, name[i]);
+        char *argv[] = {(char *)"selfcheck", (char *)"golden", dir.p, (char *)"--dtype", (char *)"bf16", NULL};
+        assert_int_equal(check(dir.p), 0);
+        assert_int_equal(cmd_selfcheck(5, argv), 0);
+        char tmp[] = "/tmp/kernelrl-selfcheck-XXXXXX";
+        assert_non_null(mkdtemp(tmp));
+        str_addf(&sub, "%s/adapter", tmp);
+        assert_int_equal(fs_mkdirs(sub.p, &err), ST_OK);
+        static const char *const files[] = {"config.json", "adapter/adapter_config.json",
+                                            "adapter/adapter_model.safetensors", "expected.safetensors",
+                                            "model.safetensors"};
+        for (size_t k = 0; k < ARRAY_LEN(files); k++) copy_file(dir.p, tmp, files[k], NULL, 0);
+        copy_file(dir.p, tmp, "decoded.safetensors", NULL, 0x01);
+        assert_int_equal(check(tmp), 1);
+        copy_file(dir.p, tmp, "decoded.safetensors", "q_proj", 'z');
+        assert_int_equal(check(tmp), 1);
+        assert_int_equal(fs_remove(tmp, &err), ST_OK);
+    }
+}
+
 /* The parser moves flags in argv, so each call has its own. */
 static int measure(char *dir, char *file) {
     char *argv[] = {(char *)"selfcheck", (char *)"golden", dir, (char *)"--measure", file, NULL};
@@ -144,6 +175,26 @@ static void test_onpolicy(void **state) {
     }
 }
 
+static void test_onpolicy_codes(void **state) {
+    (void)state;
+    const char *data = getenv("KERNELRL_TESTDATA");
+    if (!data || !*data) {
+        printf("skipped: KERNELRL_TESTDATA is not set\n");
+        skip();
+    }
+    static const char *const name[] = {"qwen3_fp8", "qwen2_nf4"};
+    for (size_t i = 0; i < ARRAY_LEN(name); i++) {
+        CLEANUP_STR struct str dir = STR_INIT, plain = STR_INIT, adapter = STR_INIT;
+        str_addf(&dir, "%s/golden/%s", data, name[i]);
+        str_addf(&plain, "%s/golden/%s", data, i ? "qwen2_tied" : "qwen3");
+        str_addf(&adapter, "%s/adapter", dir.p);
+        assert_int_equal(onpolicy(dir.p, "--adapter", adapter.p, "100"), 0);
+        assert_int_equal(onpolicy(dir.p, "--adapters", "3", "100"), 0);
+        assert_int_equal(onpolicy(plain.p, "--base-dtype", name[i] + 6, "100"), 0);
+        assert_int_equal(onpolicy(dir.p, "--base-dtype", i ? "fp8" : "nf4", "100"), 1);
+    }
+}
+
 static void test_onpolicy_usage(void **state) {
     (void)state;
     assert_int_equal(onpolicy("/nonexistent", NULL, NULL, "10"), 2);
@@ -186,6 +237,7 @@ static void test_usage(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),         cmocka_unit_test(test_measure),
                                        cmocka_unit_test(test_usage),          cmocka_unit_test(test_onpolicy),
+                                       cmocka_unit_test(test_golden_codes),   cmocka_unit_test(test_onpolicy_codes),
                                        cmocka_unit_test(test_onpolicy_usage), cmocka_unit_test(test_bits_compare)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,21 +120,22 @@ static void run_pairs(struct pair_space *s, struct gemm16 *g) {
     const int64_t threads = pool_threads(s->pool), panels = pair_panels(g->N);
     /* Many rows meet a panel in each pass, as in run_gemm of cpu.c, as far as they stay in the second-level cache, but
      * in equal shares. Multiples of 48 are whole passes of 12 rows and whole tiles of 16. Where every item must
-     * transpose its part of b first, more rows pay for that. */
+     * transpose or decode its part of b first, more rows pay for that. */
+    const bool made = g->b_rows || g->coded;
     const int64_t fits = (512 << 10) / (int64_t)sizeof(uint16_t) / i64_max(1, g->K) / 48 * 48;
-    g->chunk = i64_min(g->M, g->b_rows ? 1536 : i64_max(48, i64_min(192, fits)));
+    g->chunk = i64_min(g->M, made ? 1536 : i64_max(48, i64_min(192, fits)));
     /* A chunk of rows meets all panels while it is in that cache, unless b would have to come from memory each time. */
-    g->rows_outer = g->M > g->N || g->N * g->K <= 6 << 20;
+    g->rows_outer = !g->coded && (g->M > g->N || g->N * g->K <= 6 << 20);
     /* The parts have one size, as far as whole tiles allow. */
     const int64_t parts = (g->M + g->chunk - 1) / g->chunk;
     g->chunk = ((g->M + parts - 1) / parts + 15) & ~(int64_t)15;
     for (;;) {
         g->n_chunks = (g->M + g->chunk - 1) / g->chunk;
         const int64_t items = panels * g->n_chunks, rounds = (items + threads - 1) / threads;
-        if (g->chunk <= 48 || 10 * items >= 9 * rounds * threads) break;
+        if (g->chunk <= (g->coded ? 192 : 48) || 10 * items >= 9 * rounds * threads) break;
         g->chunk = (g->chunk / 2 + 47) / 48 * 48;
     }
-    if (g->b_rows) g->scratch = pair_grow(&s->scratch, &s->scratch_cap, threads * PAIR_KC * 2 * PAIR_PANEL);
+    if (made) g->scratch = pair_grow(&s->scratch, &s->scratch_cap, threads * PAIR_SCRATCH);
     const bool small = g->M * g->N * g->K < PAIR_MIN_PRODUCT;
     pool_for(small ? NULL : s->pool, panels * g->n_chunks, 1, s->k->gemm, g);
 }
@@ -142,6 +143,7 @@ static void run_pairs(struct pair_space *s, struct gemm16 *g) {
 void pairs_linear(struct pair_space *s, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                   bool accumulate) {
     struct gemm16 g = {.b = w->packed,
+                       .coded = format_is_coded(w->format) ? w->packed : NULL,
                        .b_pad = pair_pad(w->K),
                        .c = y.data,
                        .ldc = y.ld,
@@ -163,7 +165,10 @@ void pairs_linear_dx(struct pair_space *s, struct tensor dx, struct tensor dy, c
     int64_t n = 0;
     do { /* An empty reduction goes through once, too. */
         struct tensor part = tensor_cols(dy, n, w->N - n < 2 * STEP ? w->N - n : STEP);
-        struct gemm16 g = {.b = pair_panel(w->packed, n / PAIR_PANEL, k_pad),
+        const bool coded = format_is_coded(w->format);
+        struct gemm16 g = {.b = coded ? NULL : pair_panel(w->packed, n / PAIR_PANEL, k_pad),
+                           .coded = coded ? w->packed : NULL,
+                           .row0 = n,
                            .b_rows = true,
                            .b_pad = k_pad,
                            .c = dx.data,

@@ -248,16 +248,20 @@ static void pairs_of_rows(uint16_t *out, const struct gemm16 *g, int64_t n0, int
     /* So many pairs of columns there are. */
     const int64_t words = i64_min(PAIR_PANEL / 2, (g->b_pad - c0) / 2);
     for (int64_t i0 = 0; i0 < pairs; i0 += PAIR_PANEL / 2) {
-        const uint16_t *src = pair_panel(g->b, (n0 + 2 * i0) / PAIR_PANEL, g->b_pad) + c0 * PAIR_PANEL;
+        uint16_t block[PAIR_PANEL * PAIR_PANEL]; /* Of a matrix in codes: its part of 16 pairs. */
+        const int64_t first = n0 + 2 * i0;
+        const uint16_t *src = g->coded ? block : pair_panel(g->b, first / PAIR_PANEL, g->b_pad) + c0 * PAIR_PANEL;
         uint16_t *dst = out + i0 * PAIR_PANEL * 2;
         const int64_t rows = i64_min(PAIR_PANEL / 2, pairs - i0);
+        if (g->coded) coded_block(g->coded, (g->row0 + first) / PAIR_PANEL, c0 / 2, words, block);
         if (words < PAIR_PANEL / 2) memset(dst, 0, (size_t)(rows * PAIR_PANEL * 2) * sizeof *dst);
 #if defined(V16_AVX512)
+        const int64_t step = g->coded ? 0 : 6 * g->b_pad * PAIR_PANEL;
         for (int64_t i = 0; i < rows; i += 8)
             for (int64_t j = 0; j < words; j += 8) { /* words is a multiple of 16. */
                 __m512i r[8], t[8];
                 for (int k = 0; k < 8; k++) /* Pieces lie far apart, so the sixth from here is fetched. */
-                    __builtin_prefetch(src + 6 * g->b_pad * PAIR_PANEL + ((j + k) * PAIR_PANEL / 2 + i) * 4, 0, 2);
+                    __builtin_prefetch(src + step + ((j + k) * PAIR_PANEL / 2 + i) * 4, 0, 2);
 #pragma GCC unroll 8
                 for (int k = 0; k < 8; k++) {
                     /* Memory holds a b c d, with rows (a b) and (c d). The middle two of every 64 bits change
@@ -415,8 +419,8 @@ static void pair_edge_product(int64_t m, int64_t nc, int64_t pairs, const uint16
 
 static void pair_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct gemm16 *g = ctx;
-    uint16_t *scratch = g->b_rows ? g->scratch + (int64_t)thread * PAIR_KC * 2 * PAIR_PANEL : NULL;
-    const int64_t all = (g->K + 1) / 2;
+    uint16_t *scratch = g->b_rows || g->coded ? g->scratch + (int64_t)thread * PAIR_SCRATCH : NULL;
+    const int64_t all = (g->K + 1) / 2, most = g->coded && !g->b_rows ? CODED_KC : PAIR_KC;
     const unsigned saved = subnormals_off();
     for (int64_t item = begin; item < end; item++) {
         int64_t panel, r0;
@@ -427,19 +431,23 @@ static void pair_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
         enum micro_init init = g->accumulate ? INIT_LOAD : bias ? INIT_BIAS : INIT_ZERO;
         int64_t p0 = 0;
         do { /* This runs once for an empty reduction, which still writes c. */
-            const int64_t pairs = i64_min(PAIR_KC, all - p0);
+            const int64_t pairs = i64_min(most, all - p0);
             const uint16_t *b = scratch, *a = g->a + r0 * g->lda + 2 * p0;
+            if (g->coded) subnormals_restore(saved); /* The products' own way does not decode codes. */
             if (g->b_rows)
                 pairs_of_rows(scratch, g, 2 * p0, pairs, n0);
+            else if (g->coded)
+                coded_block(g->coded, panel, p0, pairs, scratch);
             else
                 b = pair_panel(g->b, panel, g->b_pad) + p0 * PAIR_PANEL * 2;
-            const uint16_t *ahead = g->b_rows ? b : b + pairs * PAIR_PANEL * 2;
+            if (g->coded) subnormals_off();
+            const uint16_t *ahead = b == scratch ? b : b + pairs * PAIR_PANEL * 2;
             if (nc == PAIR_PANEL)
                 pair_panel_product(m, pairs, a, g->lda, b, ahead, c, g->ldc, bias, init);
             else
                 pair_edge_product(m, nc, pairs, a, g->lda, b, ahead, c, g->ldc, bias, init);
             init = INIT_LOAD;
-            p0 += PAIR_KC;
+            p0 += most;
         } while (p0 < all);
     }
     subnormals_restore(saved);

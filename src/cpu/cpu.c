@@ -15,6 +15,7 @@
 
 #include "cpu/attention.h"
 #include "cpu/bf16_pairs.h"
+#include "cpu/coded.h"
 
 struct cpu_backend {
     struct backend be; /* The first member, because ops cast a struct backend back. */
@@ -188,16 +189,16 @@ static void run_gemm(struct backend *be, struct gemm *g) {
      * threads would otherwise get unequal shares. */
     /* Where outputs are many and the reduction is short, or where outputs fit one strip, there is little to do with
      * what is fetched (LoRA). Then few rows at a time are walked from end to end, which memory serves best. */
-    const bool thin = g->a_ks == 1 && (panels == 1 || g->K <= 32);
+    const bool thin = g->a_ks == 1 && !g->coded && (panels == 1 || g->K <= 32);
     g->rows_outer = thin;
-    g->chunk = i64_min(g->M, thin ? 24 : 240);
+    g->chunk = i64_min(g->M, g->coded ? 1536 : thin ? 24 : 240); /* Codes are decoded once for all rows of an item. */
     for (;;) {
         g->n_chunks = (g->M + g->chunk - 1) / g->chunk;
         const int64_t items = panels * g->n_chunks, rounds = (items + threads - 1) / threads;
-        if (g->chunk <= 24 || 10 * items >= 9 * rounds * threads) break;
+        if (g->chunk <= (g->coded ? 240 : 24) || 10 * items >= 9 * rounds * threads) break;
         g->chunk = (g->chunk / 2 + 5) / 6 * 6;
     }
-    if (g->b_ld) g->scratch = thread_scratch(cpu_of(be), GEMM_KC * PANEL);
+    if (g->b_ld || g->coded) g->scratch = thread_scratch(cpu_of(be), GEMM_KC * PANEL);
     const bool small = g->M * g->N * g->K < MIN_PRODUCT;
     pool_for(small ? NULL : be->pool, panels * g->n_chunks, 1, cpu_of(be)->k->gemm, g);
 }
@@ -215,7 +216,10 @@ static void cpu_weight_pack(struct backend *be, struct weight *w) {
 
 static void cpu_weight_free(struct backend *be, struct weight *w) {
     (void)be;
-    free(w->packed);
+    if (format_is_coded(w->format))
+        coded_free(w->packed);
+    else
+        free(w->packed);
     w->packed = NULL;
 }
 
@@ -225,8 +229,17 @@ static void cpu_weight_put(struct backend *be, struct weight *w, int64_t row, in
 
 static void cpu_weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
     (void)be;
-    pairs_weight_get(w, row, rows, dst);
+    if (format_is_coded(w->format))
+        coded_get(w, row, rows, dst);
+    else
+        pairs_weight_get(w, row, rows, dst);
 }
+
+static void cpu_weight_put_coded(struct backend *be, struct weight *w, int64_t row, const struct coded_matrix *m) {
+    coded_put(be->pool, w, row, m);
+}
+
+static const struct coded *coded_of(const struct weight *w) { return format_is_coded(w->format) ? w->packed : NULL; }
 
 static void cpu_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                        bool accumulate) {
@@ -239,6 +252,7 @@ static void cpu_linear(struct backend *be, struct tensor y, struct tensor x, con
                      .a_rs = x.ld,
                      .a_ks = 1,
                      .b = w->packed,
+                     .coded = coded_of(w),
                      .c = y.data,
                      .ldc = y.ld,
                      .bias = bias,
@@ -262,6 +276,7 @@ static void cpu_linear_dx(struct backend *be, struct tensor dx, struct tensor dy
                      .a_ks = 1,
                      .b = w->w,
                      .b_ld = w->K,
+                     .coded = coded_of(w),
                      .c = dx.data,
                      .ldc = dx.ld,
                      .accumulate = accumulate,
@@ -334,7 +349,7 @@ static void cpu_gather_rows(struct backend *be, struct tensor y, struct tensor x
 }
 
 static void cpu_embed(struct backend *be, struct tensor x, const struct weight *table, const int32_t *ids) {
-    ASSERT(x.cols == table->K);
+    ASSERT(x.cols == table->K && !format_is_coded(table->format));
     if (!table->w) {
         pairs_embed(&cpu_of(be)->pairs, x, table, ids);
         return;
@@ -628,6 +643,7 @@ enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err
         .weight_free = cpu_weight_free,
         .weight_put = cpu_weight_put,
         .weight_get = cpu_weight_get,
+        .weight_put_coded = cpu_weight_put_coded,
         .linear = cpu_linear,
         .linear_dx = cpu_linear_dx,
         .linear_dw = cpu_linear_dw,

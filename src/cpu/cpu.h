@@ -15,6 +15,20 @@ enum micro_init { INIT_ZERO, INIT_BIAS, INIT_LOAD }; /* A product's accumulators
 enum { ATTN_TILE = 12 };                             /* So many (row, head) pairs share one pass over the keys. */
 enum { ATTN_GRAD_TILE = 24 };
 
+/* A matrix in codes (coded.c). Codes lie in panels of PAIR_PANEL outputs, in the order in which decoding wants them;
+ * their scales lie as in the file, for each tensor that is a part of the matrix. */
+struct coded_part {
+    int64_t row;
+    struct coded_matrix m; /* It owns its arrays; codes is NULL. */
+};
+struct coded {
+    enum weight_format format;
+    int64_t N, K, k_pad;
+    uint8_t *codes;
+    struct coded_part *part; /* [n_parts], in the order in which they came. */
+    int n_parts;
+};
+
 /* c[m,n] = init + sum_k a[m,k] b[k,n], by one f32 FMA a step, with k ascending. An item of the work list is a column
  * strip, PANEL wide, times a chunk of rows. */
 struct gemm {
@@ -31,7 +45,9 @@ struct gemm {
     int64_t chunk, n_chunks; /* How many rows an item has, and how many items a strip. */
     /* true: the items of one chunk of rows follow each other. false: the items of one strip do. */
     bool rows_outer;
-    float *scratch; /* For each thread GEMM_KC * PANEL floats, when b is row-major. */
+    float *scratch; /* For each thread GEMM_KC * PANEL floats, when b is row-major or in codes. */
+    /* b is this matrix [N,K] in codes, or with b_ld its transpose. NULL: b is as above. */
+    const struct coded *coded;
 };
 struct pack_args {
     const float *w;
@@ -110,8 +126,12 @@ struct gemm16 {
     int64_t M, N, K, chunk, n_chunks;
     /* true: the items of one chunk of rows follow each other. false: the items of one panel do. */
     bool rows_outer;
-    uint16_t *scratch; /* With b_rows: PAIR_KC * 2 * PAIR_PANEL elements for each thread. */
+    uint16_t *scratch; /* With b_rows or coded: PAIR_SCRATCH elements for each thread. */
+    /* b is this matrix in codes, from its row row0 on, a multiple of PAIR_PANEL. NULL: b is as above. */
+    const struct coded *coded;
+    int64_t row0;
 };
+enum { PAIR_SCRATCH = PAIR_KC * 2 * PAIR_PANEL };
 /* The panel and the first row of an item. */
 static inline void gemm16_item(const struct gemm16 *g, int64_t item, int64_t *panel, int64_t *row) {
     const int64_t panels = pair_panels(g->N);

@@ -103,7 +103,7 @@ static void micro_block(int64_t m, int64_t nc, int64_t kc, const float *a, int64
 static void gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct gemm *g = ctx;
     const int64_t panels = (g->N + PANEL - 1) / PANEL;
-    float *scratch = g->b_ld ? g->scratch + (int64_t)thread * GEMM_KC * PANEL : NULL;
+    float *scratch = g->b_ld || g->coded ? g->scratch + (int64_t)thread * GEMM_KC * PANEL : NULL;
     for (int64_t item = begin; item < end; item++) {
         const int64_t panel = g->rows_outer ? item % panels : item / g->n_chunks;
         const int64_t r0 = (g->rows_outer ? item / panels : item % g->n_chunks) * g->chunk;
@@ -116,7 +116,13 @@ static void gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
         do { /* This runs once for an empty reduction, which still writes c. */
             const int64_t kc = i64_min(GEMM_KC, g->K - k0);
             const float *b;
-            if (g->b_ld) {
+            if (g->coded) {
+                if (g->b_ld)
+                    coded_rows_f32(g->coded, k0, kc, n0, scratch);
+                else
+                    coded_columns_f32(g->coded, k0, kc, n0, scratch);
+                b = scratch;
+            } else if (g->b_ld) {
                 /* The block is copied, so that a stride of whole pages cannot throw it out of the first-level cache. */
                 const int64_t padded = (nc + 15) & ~(int64_t)15;
                 for (int64_t k = 0; k < kc; k++) {

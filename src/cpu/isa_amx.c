@@ -9,8 +9,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "cpu/cpu.h"
+#include "cpu/coded.h"
 #include "cpu/vec16.h"
+
+#include "cpu/coded_body.h"
 
 #include "cpu/bf16_pairs_body.h"
 
@@ -90,8 +92,8 @@ static void amx_rows(int64_t m, int64_t steps, const uint16_t *a, int64_t lda, c
  * whole rows, or no whole panel, the product is made in a buffer. Rows of a can be read up to a multiple of 16. */
 static void amx_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct gemm16 *g = ctx;
-    uint16_t *scratch = g->b_rows ? g->scratch + (int64_t)thread * PAIR_KC * 2 * PAIR_PANEL : NULL;
-    const int64_t all = (g->K + 1) / 2, kc = g->b_rows ? PAIR_KC : AMX_KC;
+    uint16_t *scratch = g->b_rows || g->coded ? g->scratch + (int64_t)thread * PAIR_SCRATCH : NULL;
+    const int64_t all = (g->K + 1) / 2, kc = g->b_rows ? PAIR_KC : g->coded ? CODED_KC : AMX_KC;
     float t[2 * TILE * PAIR_PANEL] __attribute__((aligned(64)));
     memset(t, 0, sizeof t);
     _tile_loadconfig(&tile_shape);
@@ -111,6 +113,8 @@ static void amx_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
             const uint16_t *b = scratch, *a = g->a + r0 * g->lda + 2 * p0;
             if (g->b_rows)
                 pairs_of_rows(scratch, g, 2 * p0, pairs, n0);
+            else if (g->coded)
+                coded_block(g->coded, panel, p0, pairs, scratch);
             else
                 b = pair_panel(g->b, panel, g->b_pad) + p0 * PAIR_PANEL * 2;
             for (int64_t i = 0; i < m; i += 2 * TILE) {

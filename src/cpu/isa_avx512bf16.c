@@ -4,8 +4,10 @@
 #define V16_AVX512
 #define V16_BF16
 #define BF16_PAIRS cpu_pairs_avx512bf16
-#include "cpu/cpu.h"
+#include "cpu/coded.h"
 #include "cpu/vec16.h"
+
+#include "cpu/coded_body.h"
 
 #include "cpu/bf16_pairs_body.h"
 #else

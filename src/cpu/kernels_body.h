@@ -3,8 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/cpu.h"
+#include "cpu/coded.h"
 #include "cpu/vec16.h"
+
+#include "cpu/coded_body.h"
 
 #include "cpu/gemm_body.h"
 

@@ -716,6 +716,34 @@ static void test_stalled_reader(void **state) {
     close_server();
 }
 
+/* Many that read nothing are all cut off, each by its own deadline, while one that reads slowly is not. What the kernel
+ * holds for each of them is bounded: some megabytes would hide for minutes that nobody reads. */
+static void test_stalled_readers(void **state) {
+    (void)state;
+    enum { STALLED = 30 };
+    char some[4096];
+    int fd[STALLED];
+    open_server((struct http_options){.write_s = 1});
+    const int slow = join();
+    seen.to_send = 1000000;
+    for (int i = 0; i < STALLED; i++) say(fd[i] = join(), "GET /stream HTTP/1.1\r\n" H "\r\n", 41);
+    say(slow, "GET /stream HTTP/1.1\r\n" H "\r\n", 41);
+    const double from = clock_now_s();
+    int read = 0;
+    while (seen.ended < STALLED && clock_now_s() - from < 60) {
+        read += recv(slow, some, sizeof some, 0) > 0;
+        turn(1);
+    }
+    assert_int_equal(seen.ended, STALLED);
+    while (recv(slow, some, sizeof some, 0) > 0) {} /* it is still served */
+    for (int i = 0; i < 50; i++) turn(1);
+    assert_true(read > 2 && recv(slow, some, sizeof some, 0) > 0);
+    print_message("%.2f MB taken for each\n", (1000000 - seen.to_send) * 0.01 / (STALLED + 1));
+    close(slow);
+    for (int i = 0; i < STALLED; i++) close(fd[i]);
+    close_server();
+}
+
 /* ---- deadlines ----------------------------------------------------------------------------------------------------*/
 
 /* Sends a byte now and then until the server closes, or so many seconds have passed. */
@@ -895,6 +923,7 @@ int main(void) {
         cmocka_unit_test(test_half_close),
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_stalled_reader),
+        cmocka_unit_test(test_stalled_readers),
         cmocka_unit_test(test_deadlines),
         cmocka_unit_test(test_connection_limit),
         cmocka_unit_test(test_health),

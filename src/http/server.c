@@ -1,6 +1,7 @@
 /* The server: its socket, its loop, and how it ends. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -16,7 +17,12 @@
 #include "base/log.h"
 #include "http/internal.h"
 
-enum { SWEEP_MS = 250, OVER_LIMIT = 64, SPARE_DESCRIPTORS = 256 };
+enum {
+    SWEEP_MS = 250,
+    OVER_LIMIT = 64,
+    SPARE_DESCRIPTORS = 256,
+    UNSENT_BYTES = 128 << 10, /* of a connection, which the kernel takes ahead of its client */
+};
 
 /* ---- connections --------------------------------------------------------------------------------------------------*/
 
@@ -25,13 +31,15 @@ static void set_option(int fd, int level, int option, int value) {
     if (setsockopt(fd, level, option, &value, sizeof value) != 0) log_debug("setsockopt: %s", strerror(errno));
 }
 
-/* A peer that vanished without a word is found within a minute. */
-static void watch_peer(int fd) {
+/* A peer that vanished without a word is found by the kernel, a little behind the write deadline: so who only stops
+ * reading is cut off, and counted, by that. What the kernel holds for who stops is bounded. */
+static void watch_peer(const struct http_server *s, int fd) {
+    set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES);
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 2);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 50000);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)fmin((s->o.write_s + 10) * 1e3, 1e9));
 }
 
 static void conn_open(struct http_server *s, struct MHD_Connection *mhd, void **context) {
@@ -47,7 +55,7 @@ static void conn_open(struct http_server *s, struct MHD_Connection *mhd, void **
     s->conns = c;
     s->n_conns++;
     s->counts.connections++;
-    watch_peer(c->fd);
+    watch_peer(s, c->fd);
     watch_add(s, c);
 }
 

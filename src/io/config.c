@@ -191,8 +191,11 @@ struct given {
     bool is_null; /* a plain null */
 };
 
+/* `on` and `off` are YAML 1.1's; files that other programs wrote have them. */
 static bool parse_bool(const char *s, bool *out) {
-    static const char *const yes[] = {"true", "True", "TRUE"}, *const no[] = {"false", "False", "FALSE"};
+    static const char *const yes[] = {"true", "True", "TRUE", "on", "On", "ON"}, *const no[] = {"false", "False",
+                                                                                                "FALSE", "off",
+                                                                                                "Off",   "OFF"};
     for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
         if (strcmp(s, yes[i]) == 0) return *out = true, true;
         if (strcmp(s, no[i]) == 0) return *out = false, true;

@@ -106,8 +106,9 @@ struct config_schema {
 #define KEY_STRING_OPT_AT(S, name, field, def, doc) \
     KEY_(S, name, field, KEY_IS_(S, field, const char *), CONFIG_STRING, true, def, NULL, doc)
 #define KEY_STRING_OPT(S, field, def, doc) KEY_STRING_OPT_AT(S, #field, field, def, doc)
-#define KEY_CHOICE_OPT(S, field, LIST, def, doc) \
-    KEY_(S, #field, field, KEY_IS_(S, field, int), CONFIG_ENUM, true, def, CHOICE_TEXT(LIST), doc)
+#define KEY_CHOICE_OPT_AT(S, name, field, LIST, def, doc) \
+    KEY_(S, name, field, KEY_IS_(S, field, int), CONFIG_ENUM, true, def, CHOICE_TEXT(LIST), doc)
+#define KEY_CHOICE_OPT(S, field, LIST, def, doc) KEY_CHOICE_OPT_AT(S, #field, field, LIST, def, doc)
 #define CONFIG_UNSET_INT INT64_MIN
 #define CONFIG_UNSET_FLOAT ((double)NAN)
 #define CONFIG_UNSET_ENUM (-1)

@@ -151,6 +151,10 @@ static void loads_yaml(void **state) {
     assert_string_equal(v.tags.item[1], "''''");
     assert_int_equal(load("# nothing\n"), ST_OK);
     assert_int_equal(load(""), ST_OK);
+    assert_int_equal(load("save: off\n"), ST_OK);
+    assert_false(v.save);
+    assert_int_equal(load("save: 'on'\n"), ST_OK);
+    assert_true(v.save);
 }
 
 /* Every mistake with the message it must give (its beginning) and the values untouched. */

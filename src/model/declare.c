@@ -1,6 +1,9 @@
 #include "model/declare.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "model/coded_file.h"
 
 static struct stored *add_stored(struct declared *d) {
     struct model *m = d->m;
@@ -13,7 +16,7 @@ static struct stored *add_stored(struct declared *d) {
 
 void declare_matrix(struct declared *d, struct weight *w, int64_t N, int64_t K, bool multiplied) {
     *w = (struct weight){.N = N, .K = K};
-    *add_stored(d) = (struct stored){.matrix = w, .n = N * K, .multiplied = multiplied};
+    *add_stored(d) = (struct stored){.matrix = w, .n = N * K, .multiplied = multiplied, .of_layer = d->in_layer};
 }
 
 void declare_vector(struct declared *d, float **v, int64_t n) { *add_stored(d) = (struct stored){.vector = v, .n = n}; }
@@ -57,6 +60,56 @@ int64_t declared_matrix_elements(const struct model *m) {
     return n;
 }
 
+int64_t declared_held_bytes(const struct model *m) {
+    int64_t bytes = 0;
+    for (int i = 0; i < m->n_stored; i++) {
+        const struct weight *w = m->stored[i].matrix;
+        if (w && w->format != FORMAT_F32) bytes += format_of(w->format)->bytes(w->N, w->K);
+    }
+    return bytes;
+}
+
+/* How many of a matrix's tensors f has in codes; *named is one that it has not, or the only kind there is. */
+static int coded_tensors(const struct model *m, const struct weight *w, const struct st_file *f, int *of,
+                         const char **named) {
+    int n = 0;
+    *of = 0;
+    for (int i = 0; i < m->n_param; i++) {
+        if (m->place[i].in != w) continue;
+        const char *name = name_in(m, f, m->param[i].name);
+        const bool coded = coded_in_file(f, name, m->in_file);
+        if (!coded || *of == n) *named = name;
+        n += coded;
+        ++*of;
+    }
+    return n;
+}
+
+enum status declared_choose(struct model *m, const struct st_file *f, bool decoded, struct err *e) {
+    const bool makes = !f || m->in_file == FORMAT_F32; /* a checkpoint in codes says itself what is in codes */
+    bool any = false;
+    for (int i = 0; i < m->n_stored; i++) {
+        const struct stored *s = &m->stored[i];
+        const char *named = "";
+        int of = 1, n = 0;
+        if (!s->matrix) continue;
+        if (f) n = coded_tensors(m, s->matrix, f, &of, &named);
+        if (n > 0 && n < of)
+            return FAIL(e, ST_UNSUPPORTED,
+                        "tensor \"%s\" is not in %s like those of the same product, and such a mixture is not "
+                        "supported",
+                        named, format_of(m->in_file)->name);
+        if (n > 0 && !s->of_layer && (!s->multiplied || m->cfg.tied))
+            return FAIL(e, ST_UNSUPPORTED, "tensor \"%s\": an embedding table in %s is not supported", named,
+                        format_of(m->in_file)->name);
+        s->matrix->format = n > 0 || (s->of_layer && makes && m->codes != FORMAT_F32) ? m->codes : m->plain;
+        if (decoded) s->matrix->format = m->plain;
+        any |= format_is_coded(s->matrix->format);
+    }
+    if (!any) m->codes = FORMAT_F32;
+    return ST_OK;
+}
+
 /* Fills in the places from a slab; without memory it only counts. */
 static void hand_out(struct model *m, struct carve *slab) {
     for (int i = 0; i < m->n_stored; i++) {
@@ -66,7 +119,7 @@ static void hand_out(struct model *m, struct carve *slab) {
             continue;
         }
         s->matrix->dt = m->dt;
-        s->matrix->w = m->bf16_only ? NULL : carve(slab, s->n);
+        s->matrix->w = s->matrix->format == FORMAT_F32 ? carve(slab, s->n) : NULL;
     }
 }
 
@@ -89,7 +142,7 @@ enum status declared_lay_out(struct model *m, struct err *e) {
 
 void declared_pack(struct model *m) {
     for (int i = 0; i < m->n_stored; i++)
-        if (m->stored[i].multiplied) m->be->weight_pack(m->be, m->stored[i].matrix);
+        if (m->stored[i].multiplied && m->stored[i].matrix->w) m->be->weight_pack(m->be, m->stored[i].matrix);
 }
 
 void declared_free(struct model *m) {

@@ -10,6 +10,7 @@
 struct declared {
     struct model *m;
     int cap_stored, cap_param;
+    bool in_layer; /* what is declared now is of a layer */
 };
 
 /* A matrix [N,K] or a vector of n numbers. Memory is laid out in the order of these calls, and the place is filled by
@@ -24,9 +25,13 @@ void declare_part(struct declared *d, enum arch_module at, int layer, const char
 /* The name of a module's weight, which lives with the model. */
 const char *declared_name(struct model *m, enum arch_module at);
 
-/* Elements of all matrices. */
+/* Elements of all matrices; and bytes of those that are not in the slab, once their formats are chosen. */
 int64_t declared_matrix_elements(const struct model *m);
-/* Takes the slab, once the type of the matrices is chosen, and fills in all places. */
+int64_t declared_held_bytes(const struct model *m);
+/* Chooses the formats of all matrices: codes for those that f has in codes, or, where m->codes says so, for all of the
+ * layers; else m->plain. Without f no matrix is in codes yet. decoded: none shall be. ST_UNSUPPORTED names a tensor. */
+enum status declared_choose(struct model *m, const struct st_file *f, bool decoded, struct err *e) MUST_USE;
+/* Takes the slab, once the formats of the matrices are chosen, and fills in all places. */
 enum status declared_lay_out(struct model *m, struct err *e) MUST_USE;
 /* Makes the packed copies that products read. */
 void declared_pack(struct model *m);

@@ -177,6 +177,7 @@ struct stored {
     float **vector;
     int64_t n;       /* elements */
     bool multiplied; /* true: products read the matrix, so it is packed */
+    bool of_layer;   /* true: codes may be made of it */
 };
 
 struct model {
@@ -190,7 +191,9 @@ struct model {
     enum dtype dt;                      /* of the products with base matrices */
     enum dtype act;                     /* of activations, where tensor/ops.h leaves a choice */
     bool empty;                         /* as in model_options */
-    bool bf16_only;                     /* base matrices are not in w: `place` says where */
+    enum weight_format plain;           /* of matrices of the base that are not in codes */
+    enum weight_format in_file;         /* codes that config.json speaks of; FORMAT_F32: none */
+    enum weight_format codes;           /* of the others: FORMAT_FP8 and the like; FORMAT_F32: there are none */
     int64_t activation_memory;          /* as in model_options */
     const char *table_name, *head_name; /* of their tensors; a tied model has no tensor of its head */
     float *final_norm;
@@ -240,8 +243,10 @@ void train_space_free(struct model *m);
 void step_space_free(struct model *m);
 /* model.c: the n parameters p by name, through a host buffer of the largest. */
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) MUST_USE;
-enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
-                         struct err *e) MUST_USE;
+enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype,
+                         const char *const *metadata, const char *path, struct err *e) MUST_USE;
+/* The name of a tensor in f, which may be another. */
+const char *name_in(const struct model *m, const struct st_file *f, const char *name);
 /* As model_param_get, of rows [row, row + rows) of a matrix; a vector is one row. */
 void param_get_rows(const struct model *m, const struct param *p, int64_t row, int64_t rows, float *host);
 /* lora.c. `layer` is a place in adapter.layer, and x, y and what is beside them the rows that the runs count. */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "io/json.h"
+#include "model/coded_file.h"
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 
@@ -22,7 +23,9 @@ static void declare_all(struct model *m) {
     m->head_name = declared_name(m, MODULE_HEAD);
     declare_matrix(&d, table, c->V, c->D, c->tied);
     declare_rows(&d, MODULE_EMBED, 0, table, 0, c->V);
+    d.in_layer = true;
     for (int i = 0; i < c->L; i++) layer_declare(&d, i);
+    d.in_layer = false;
     declare_vector(&d, &m->final_norm, c->D);
     declare_part(&d, MODULE_FINAL_NORM, 0, "weight", &m->final_norm, 0, c->D);
     if (c->tied) return;
@@ -49,17 +52,44 @@ static enum status choose_dtype(struct model *m, const struct model_options *opt
                     where, m->cfg.K, m->be->name);
     m->activation_memory = opt ? opt->activation_memory : 0;
     m->empty = opt && opt->empty;
-    m->bf16_only = m->dt == DT_BF16 && opt && opt->frozen;
-    if (!m->bf16_only) return ST_OK;
-    const int64_t bytes = 2 * declared_matrix_elements(m), have = m->be->mem_available(m->be);
+    m->plain = m->dt == DT_BF16 && opt && opt->frozen ? FORMAT_BF16 : FORMAT_F32;
+    return ST_OK;
+}
+
+/* What codes the base shall be in, and the format of every matrix. */
+static enum status choose_formats(struct model *m, const struct model_options *opt, const struct st_file *f,
+                                  const char *where, struct err *e) {
+    const char *want = opt && opt->base_dtype ? opt->base_dtype : "auto";
+    const int named = format_find(want);
+    const bool codes = named >= 0 && format_is_coded((enum weight_format)named), decoded = strcmp(want, "bf16") == 0;
+    if (!codes && !decoded && strcmp(want, "auto") != 0)
+        return FAIL(e, ST_INVALID, "%s: base_dtype: expected auto, bf16, fp8 or nf4, got \"%s\"", where, want);
+    TRY(coded_config(m->config, where, &m->in_file, e));
+    m->codes = decoded ? FORMAT_F32 : codes ? (enum weight_format)named : m->in_file;
+    if (codes && m->in_file != FORMAT_F32 && m->in_file != m->codes)
+        return FAIL(e, ST_INVALID, "%s: base_dtype: the checkpoint is in %s, and %s is not made of that", where,
+                    format_of(m->in_file)->name, want);
+    if (m->codes != FORMAT_F32 && !(opt && opt->frozen))
+        return FAIL(e, ST_INVALID,
+                    "%s: base_dtype: training all parameters was asked for, but a base in %s is not trained: train "
+                    "LoRA, or open it with base_dtype bf16",
+                    where, format_of(m->codes)->name);
+    if (m->codes != FORMAT_F32 && !m->be->weight_put_coded)
+        return FAIL(e, ST_UNSUPPORTED, "%s: base_dtype: %s is not supported on device %s", where,
+                    format_of(m->codes)->name, m->be->name);
+    if (declared_choose(m, f, decoded, e) != ST_OK) return err_note(e, "%s", where);
+    const int64_t bytes = declared_held_bytes(m), have = m->be->mem_available(m->be);
     if (bytes < have) return ST_OK;
     return FAIL(e, ST_MEMORY, "%s: the weights need %.2f GB, of which %.2f GB are free", where, (double)bytes * 1e-9,
                 (double)have * 1e-9);
 }
 
-/* A model with its slab allocated and nothing in it. Takes ownership of config. */
+static enum status check_names(const struct model *m, const struct st_file *f, const char *dir, struct err *e);
+
+/* A model with its slab allocated and nothing in it, for the weights in dir, which are opened into f (NULL: for
+ * others). Takes ownership of config. */
 static enum status model_new(json_t *config, const char *where, const struct model_options *opt, struct backend *be,
-                             struct model **out, struct err *e) {
+                             const char *dir, struct st_file *f, struct model **out, struct err *e) {
     struct model *m = xcalloc(1, sizeof *m);
     m->config = config;
     m->be = be;
@@ -69,6 +99,9 @@ static enum status model_new(json_t *config, const char *where, const struct mod
     m->layer = xcalloc((size_t)m->cfg.L, sizeof *m->layer);
     declare_all(m);
     TRY_GOTO(choose_dtype(m, opt, where, e), fail);
+    if (f) TRY_GOTO(st_open_dir(dir, f, e), fail);
+    if (f) TRY_GOTO(check_names(m, f, dir, e), fail);
+    TRY_GOTO(choose_formats(m, opt, f, where, e), fail);
     TRY_GOTO(declared_lay_out(m, e), fail);
     *out = m;
     return ST_OK;
@@ -89,9 +122,22 @@ static int64_t largest(const struct param *p, int n, bool all) {
     return most;
 }
 
-/* NULL unless p is a base matrix held in bf16 alone. */
+/* NULL unless p is of a base matrix held in bf16 or in codes alone. */
 static const struct param_place *place_of(const struct model *m, const struct param *p) {
     return p->w ? NULL : &m->place[p - m->param];
+}
+
+/* A matrix held in bf16 or in codes, which are made here. */
+static void put_bf16(struct model *m, const struct param_place *at, const struct param *p, const uint16_t *src) {
+    const struct format *format = format_of(at->in->format);
+    struct coded_matrix coded;
+    if (!format_is_coded(at->in->format)) {
+        m->be->weight_put(m->be, at->in, at->row, p->dim[0], src);
+        return;
+    }
+    format->quantise(src, p->dim[0], p->dim[1], m->be->pool, &coded);
+    m->be->weight_put_coded(m->be, at->in, at->row, &coded);
+    coded_release(&coded);
 }
 
 /* Straight from the file's map when that holds bf16; the slab a foreign type needs is in *spare. */
@@ -103,13 +149,36 @@ static enum status read_bf16(struct model *m, const struct param_place *at, cons
         TRY(st_read_bf16(t, *spare, e));
         src = *spare;
     }
-    m->be->weight_put(m->be, at->in, at->row, p->dim[0], src);
+    put_bf16(m, at, p, src);
+    return ST_OK;
+}
+
+/* Codes of the file, as they are or decoded into a matrix that is not in codes. */
+static enum status read_coded(struct model *m, const struct param *p, const struct st_file *f, const char *name,
+                              struct err *e) {
+    const struct param_place *at = &m->place[p - m->param];
+    const struct format *format = format_of(m->in_file);
+    struct coded_matrix coded;
+    TRY(coded_read(f, name, m->in_file, p->dim[0], p->dim[1], &coded, e));
+    if (at->in->format == m->in_file) {
+        m->be->weight_put_coded(m->be, at->in, at->row, &coded);
+    } else {
+        CLEANUP_FREE uint16_t *plain = xmalloc((size_t)p->n * sizeof *plain);
+        CLEANUP_FREE float *wide = at->in->w ? xmalloc((size_t)p->n * sizeof *wide) : NULL;
+        format->decode(&coded, 0, p->n, plain);
+        for (int64_t i = 0; wide && i < p->n; i++) wide[i] = st_bf16_to_f32(plain[i]);
+        if (wide)
+            m->be->mem_put(m->be, p->w, wide, (size_t)p->n * sizeof *wide);
+        else
+            m->be->weight_put(m->be, at->in, at->row, p->dim[0], plain);
+    }
+    coded_release(&coded);
     return ST_OK;
 }
 
 /* The name of a tensor in f. Embedders are saved without their outermost module: "embed_tokens.weight". Those that are
  * called language models all the same may lack a head; the embedding table stands in for it, as in a tied model. */
-static const char *name_in(const struct model *m, const struct st_file *f, const char *name) {
+const char *name_in(const struct model *m, const struct st_file *f, const char *name) {
     const size_t outer = strcspn(m->table_name, ".") + 1; /* "model." */
     const char *table = m->table_name + outer;
     if (!st_find(f, table)) return name;
@@ -117,12 +186,22 @@ static const char *name_in(const struct model *m, const struct st_file *f, const
     return strcmp(name, m->head_name) == 0 && !st_find(f, name) ? table : name;
 }
 
+/* Whether it is a matrix of the base. */
+static bool of_base(const struct model *m, const struct param *p) {
+    return p >= m->param && p < m->param + m->n_param && p->nd == 2;
+}
+
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) {
     CLEANUP_FREE float *host = NULL;
     CLEANUP_FREE uint16_t *spare = NULL;
     for (int i = 0; i < n; i++) {
         const struct st_tensor *t;
-        TRY(st_get(f, name_in(m, f, p[i].name), p[i].nd, p[i].dim, &t, e));
+        const char *name = name_in(m, f, p[i].name);
+        if (of_base(m, &p[i]) && coded_in_file(f, name, m->in_file)) {
+            TRY(read_coded(m, &p[i], f, name, e));
+            continue;
+        }
+        TRY(st_get(f, name, p[i].nd, p[i].dim, &t, e));
         TRY(st_check_finite(t, e));
         if (place_of(m, &p[i])) {
             TRY(read_bf16(m, place_of(m, &p[i]), &p[i], t, &spare, e));
@@ -148,15 +227,15 @@ static enum status fetch_param(void *ctx, size_t i, const void **data, struct er
     return x->m->be->sync(x->m->be, e); /* a file must not hold what a failed transfer left */
 }
 
-enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype, const char *path,
-                         struct err *e) {
+enum status params_write(const struct model *m, const struct param *p, int n, enum st_dtype dtype,
+                         const char *const *metadata, const char *path, struct err *e) {
     CLEANUP_FREE struct st_entry *en = xcalloc((size_t)n + 1, sizeof *en);
     CLEANUP_FREE float *host = xmalloc((size_t)largest(p, n, true) * sizeof *host);
     for (int i = 0; i < n; i++)
         en[i] = (struct st_entry){
             .name = p[i].name, .dtype = dtype, .from = ST_DTYPE_F32, .nd = p[i].nd, .dim = {p[i].dim[0], p[i].dim[1]}};
     struct weight_fetch x = {m, p, host};
-    return st_write_fetched(path, en, (size_t)n, NULL, fetch_param, &x, e);
+    return st_write_fetched(path, en, (size_t)n, metadata, fetch_param, &x, e);
 }
 
 static void add_name(struct str *list, int n, const char *name) {
@@ -178,22 +257,16 @@ static enum status check_names(const struct model *m, const struct st_file *f, c
     for (size_t k = 0; k < f->count; k++) {
         const char *name = f->tensor[k].name;
         bool known = (m->cfg.tied && strcmp(name, m->head_name) == 0) || str_has_suffix(name, ".rotary_emb.inv_freq");
-        for (int i = 0; i < m->n_param && !known; i++) known = strcmp(name_in(m, f, m->param[i].name), name) == 0;
+        for (int i = 0; i < m->n_param && !known; i++) {
+            const char *own = name_in(m, f, m->param[i].name);
+            known = strcmp(own, name) == 0 || coded_beside(name, own);
+        }
         if (!known) add_name(&unread, n_unread++, name);
     }
     if (n_unread > 0)
         log_warn("%s: %d tensor%s of no use to this architecture: %s", dir, n_unread, n_unread == 1 ? " is" : "s are",
                  str_c(&unread));
     return ST_OK;
-}
-
-static enum status read_weights(struct model *m, const char *dir, struct err *e) {
-    struct st_file f;
-    TRY(st_open_dir(dir, &f, e));
-    enum status st = check_names(m, &f, dir, e);
-    if (st == ST_OK) st = params_read(m, m->param, m->n_param, &f, e);
-    st_close(&f);
-    return st;
 }
 
 enum status model_config_read(const char *path, struct model_config *out, struct err *e) {
@@ -207,11 +280,13 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
                        struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     json_t *config = NULL;
+    struct model *m = NULL;
+    struct st_file f = {0};
     str_addf(&path, "%s/config.json", dir);
     TRY(js_load(path.p, CONFIG_MAX_BYTES, &config, e));
-    struct model *m;
-    TRY(model_new(config, path.p, opt, be, &m, e));
-    enum status st = read_weights(m, dir, e);
+    enum status st = model_new(config, path.p, opt, be, dir, &f, &m, e);
+    if (st == ST_OK) st = params_read(m, m->param, m->n_param, &f, e);
+    st_close(&f);
     if (st != ST_OK) {
         model_free(m);
         return st;
@@ -221,9 +296,16 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
     return ST_OK;
 }
 
-/* A matrix held in bf16 alone of the same `period` random numbers over and over. */
+/* A matrix held in bf16 or in codes alone of the same `period` random numbers over and over. */
 static void put_repeated(struct model *m, const struct param *p, struct rng *r, int64_t period) {
     const struct param_place *at = place_of(m, p);
+    if (format_is_coded(at->in->format)) {
+        CLEANUP_FREE uint16_t *all = xmalloc((size_t)p->n * sizeof *all);
+        for (int64_t j = 0; j < p->n; j++)
+            all[j] = j < period ? st_f32_to_bf16((float)(0.02 * rng_normal(r))) : all[j - period];
+        put_bf16(m, at, p, all);
+        return;
+    }
     const int64_t K = p->dim[1], rows = i64_max(1, (1 << 24) / K), n = period + rows * K;
     CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
     for (int64_t j = 0; j < n; j++)
@@ -241,12 +323,18 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
     else
         TRY(js_load(config_json, CONFIG_MAX_BYTES, &config, e));
     struct model *m;
-    TRY(model_new(config, text ? "config.json" : config_json, opt, be, &m, e));
+    TRY(model_new(config, text ? "config.json" : config_json, opt, be, NULL, NULL, &m, e));
     const bool empty = m->empty;
     CLEANUP_FREE float *host = empty ? NULL : xmalloc((size_t)largest(m->param, m->n_param, true) * sizeof *host);
     for (int i = 0; empty && i < m->n_param; i++) {
         const struct param_place *at = place_of(m, &m->param[i]);
-        if (at) be->weight_put(be, at->in, at->row, m->param[i].dim[0], NULL);
+        const int64_t rows = m->param[i].dim[0];
+        if (at && format_is_coded(at->in->format)) {
+            const struct coded_matrix none = {.format = at->in->format, .rows = rows, .K = at->in->K};
+            be->weight_put_coded(be, at->in, at->row, &none);
+        } else if (at) {
+            be->weight_put(be, at->in, at->row, rows, NULL);
+        }
     }
     const int64_t period = opt && opt->repeat_random ? 65521 : INT64_MAX; /* a prime: rows differ */
     for (int i = 0; !empty && i < m->n_param; i++) {
@@ -270,6 +358,7 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
 static enum status save_config(const struct model *m, const char *dir, const char *dtype, struct err *e) {
     CLEANUP_JSON json_t *j = json_deep_copy(m->config);
     const char *name = strcmp(dtype, "bf16") == 0 ? "bfloat16" : "float32";
+    json_object_del(j, "quantization_config"); /* what is written is not in codes */
     json_object_set_new(j, json_object_get(j, "dtype") ? "dtype" : "torch_dtype", json_string(name));
     CLEANUP_FREE char *text = json_dumps(j, JSON_INDENT(2));
     CLEANUP_STR struct str path = STR_INIT;
@@ -279,7 +368,11 @@ static enum status save_config(const struct model *m, const char *dir, const cha
 
 struct model_memory model_memory(const struct model *m) {
     int64_t n = 0;
-    for (int i = 0; i < m->n_param; i++) n += m->param[i].n * (m->param[i].w ? (int)sizeof(float) : 2);
+    for (int i = 0; i < m->n_param; i++) {
+        const struct param *p = &m->param[i];
+        const enum weight_format held = p->nd == 2 ? m->place[i].in->format : FORMAT_F32;
+        n += format_of(held)->bytes(p->dim[0], p->nd == 2 ? p->dim[1] : 1);
+    }
     return (struct model_memory){.weight_bytes = n,
                                  .activation_bytes = m->ts.cap_floats * (int64_t)sizeof(float),
                                  .recomputed_layers = m->ts.n_shared > 0 ? m->ts.n_shared - 1 : 0,
@@ -297,7 +390,7 @@ enum status model_save(const struct model *m, const char *dir, const char *dtype
     TRY(fs_mkdirs(dir, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/model.safetensors", dir);
-    TRY(params_write(m, m->param, m->n_param, dt, path.p, e));
+    TRY(params_write(m, m->param, m->n_param, dt, NULL, path.p, e));
     return save_config(m, dir, dtype, e);
 }
 
@@ -321,6 +414,10 @@ void model_free(struct model *m) {
 const struct model_config *model_cfg(const struct model *m) { return &m->cfg; }
 
 const char *model_dtype(const struct model *m) { return m->dt == DT_BF16 ? "bf16" : "f32"; }
+
+const char *model_base_codes(const struct model *m) {
+    return m->codes == FORMAT_F32 ? NULL : format_of(m->codes)->name;
+}
 
 void model_set_name(struct model *m, const char *name) {
     free(m->name);
@@ -360,7 +457,7 @@ void model_param_put(struct model *m, const struct param *p, const float *w_host
     if (at) {
         CLEANUP_FREE uint16_t *host = xmalloc((size_t)p->n * sizeof *host);
         for (int64_t i = 0; i < p->n; i++) host[i] = st_f32_to_bf16(w_host[i]);
-        m->be->weight_put(m->be, at->in, at->row, p->dim[0], host);
+        put_bf16(m, at, p, host);
         return;
     }
     m->be->mem_put(m->be, p->w, w_host, (size_t)p->n * sizeof(float));
@@ -389,7 +486,7 @@ void model_params_changed(struct model *m) {
     struct adapter *own = adapter_of(m, ADAPTER_OWN);
     m->version++;
     m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
-    const bool base = !m->bf16_only && (model_train_set(m, ADAPTER_OWN).base || m->full || !m->base_packed);
+    const bool base = m->plain == FORMAT_F32 && (model_train_set(m, ADAPTER_OWN).base || m->full || !m->base_packed);
     if (base) declared_pack(m);
     if (own && !own->resting) adapter_pack(m, own);
     m->base_packed = true;
@@ -398,7 +495,10 @@ void model_params_changed(struct model *m) {
 void model_limit_activations(struct model *m, int64_t bytes) { m->activation_memory = bytes; }
 
 static enum status prepare_base(struct model *m, struct err *e) {
-    if (m->bf16_only)
+    if (m->codes != FORMAT_F32)
+        return FAIL(e, ST_INVALID, "training all parameters was asked for, but the model is held in %s",
+                    format_of(m->codes)->name);
+    if (m->plain != FORMAT_F32)
         return FAIL(e, ST_INVALID,
                     "training all parameters was asked for, but the model was opened frozen in bf16, without the "
                     "float32 values that training changes");

@@ -37,6 +37,12 @@ struct model_options {
     /* The base will not be trained: a bf16 model is then held in bf16 alone, two bytes a parameter, rounded from what
      * the file holds. Otherwise its float32 values stay beside the packed ones. */
     bool frozen;
+    /* How matrices of the layers are held when the base is frozen (tensor/formats.h): "fp8" or "nf4", whose codes are
+     * made as the checkpoint is read, where they are not there already; "bf16": without codes, those of a checkpoint
+     * being decoded; "auto" (NULL too): as the checkpoint has them. Codes mean the bf16 matrix that decoding gives, and
+     * every result has the bits that it would have with that one. ST_INVALID: other codes than the checkpoint's; a base
+     * that is to be trained. */
+    const char *base_dtype;
     /* Most bytes model_forward and model_backward take for activations. What does not fit is recomputed in the backward
      * pass, layer by layer, with the same bits. 0: as many bytes as the weights take and 1 GB, at least 2 GB; less when
      * the device has less. */
@@ -65,9 +71,11 @@ void model_set_name(struct model *m, const char *name);
 struct backend *model_backend(const struct model *m);
 const struct model_config *model_cfg(const struct model *m);
 const char *model_dtype(const struct model *m); /* "f32" or "bf16": what the products compute in */
+/* "fp8" or "nf4": what codes the base is held in; NULL: none. */
+const char *model_base_codes(const struct model *m);
 /* What a model holds, in bytes. */
 struct model_memory {
-    int64_t weight_bytes;     /* parameters of the base, as they are stored: two or four bytes each */
+    int64_t weight_bytes;     /* parameters of the base, as they are stored: two or four bytes each, or codes */
     int64_t activation_bytes; /* of training passes, so far at most */
     int recomputed_layers;    /* in the backward pass of the last batch */
     bool logits_kept;         /* for it; otherwise a head that is trained computed them twice */
@@ -91,15 +99,15 @@ void model_limit_activations(struct model *m, int64_t bytes);
  * backend's memory: w and g are for its ops alone and may not be read here (on the CPU backend they can). */
 struct param {
     const char *name; /* Hugging Face or PEFT name */
-    float *w, *g;     /* device addresses; g NULL where nothing is trained, w NULL for a matrix held in bf16 alone */
+    float *w, *g;     /* device addresses; g NULL where nothing is trained, w NULL for a matrix held in bf16 or codes */
     int64_t n;
     int nd;
     int64_t dim[2];
 };
 /* Those of the own adapter once it is prepared, else those of the base. */
 const struct param *model_params(struct model *m, int *count);
-/* Copies a parameter, or its gradient, to and from n floats of host memory; into a matrix held in bf16 alone they are
- * rounded. Device errors surface at the next call
+/* Copies a parameter, or its gradient, to and from n floats of host memory; into a matrix held in bf16 they are
+ * rounded, into one in codes made codes. Device errors surface at the next call
  * that returns a status. After putting weights call model_params_changed. */
 void model_param_get(const struct model *m, const struct param *p, float *w_host);
 void model_param_put(struct model *m, const struct param *p, const float *w_host);

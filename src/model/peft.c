@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "io/json.h"
 #include "model/internal.h"
@@ -232,6 +233,19 @@ static enum status read_weights(struct model *m, const struct st_file *f, const 
     return check_others(m, ad, f, j, path, e);
 }
 
+/* The codes of the base that an adapter was trained on, where it was in codes: a key of its file's metadata. What other
+ * codes decode to is another base; the matrices they were made of are nearly the same. */
+#define BASE_DTYPE "base_dtype"
+static enum status check_base_dtype(const struct model *m, const struct st_file *f, const char *path, struct err *e) {
+    const char *trained_on = st_metadata(f, BASE_DTYPE), *own = model_base_codes(m);
+    if (!trained_on || (own && strcmp(trained_on, own) == 0)) return ST_OK;
+    if (own)
+        return FAIL(e, ST_INVALID, "%s: " BASE_DTYPE ": it was trained on a base in %.20s, and this one is in %s", path,
+                    trained_on, own);
+    log_warn("%s: " BASE_DTYPE ": it was trained on a base in %.20s, and this one is not in codes", path, trained_on);
+    return ST_OK;
+}
+
 /* An adapter that is in no table yet. */
 static enum status adapter_read(struct model *m, const char *peft_dir, struct adapter **out, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
@@ -249,7 +263,8 @@ static enum status adapter_read(struct model *m, const char *peft_dir, struct ad
     struct adapter *ad = NULL;
     TRY(st_open(path.p, &f, e));
     sites_of(m, &f, spec.use);
-    enum status st = adapter_new(m, &spec, &ad, e);
+    enum status st = check_base_dtype(m, &f, path.p, e);
+    if (st == ST_OK) st = adapter_new(m, &spec, &ad, e);
     if (st == ST_OK) st = read_weights(m, &f, j, path.p, ad, e);
     st_close(&f);
     if (st != ST_OK) {
@@ -306,7 +321,8 @@ enum status model_adapter_save(const struct model *m, int index, const char *pef
     TRY(fs_mkdirs(peft_dir, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/adapter_model.safetensors", peft_dir);
-    TRY(params_write(m, ad->param, ad->n_param, ST_DTYPE_F32, path.p, e));
+    const char *const trained_on[] = {BASE_DTYPE, model_base_codes(m), NULL};
+    TRY(params_write(m, ad->param, ad->n_param, ST_DTYPE_F32, model_base_codes(m) ? trained_on : NULL, path.p, e));
     CLEANUP_JSON json_t *j = config_of(m, ad);
     CLEANUP_FREE char *text = json_dumps(j, JSON_INDENT(2));
     str_clear(&path);

@@ -18,6 +18,8 @@
     X(ADVANTAGE_EMA, ema)                 /* r - running mean of the batches' means; the first batch takes its own */ \
     X(ADVANTAGE_MAXRL, maxrl)             /* (r - mean) / (mean + 1e-6), scores >= 0 */                               \
     X(ADVANTAGE_EXPONENTIAL, exponential) /* exp((r - mean) / temperature), at most 20  (RWR) */                      \
+    X(ADVANTAGE_ENTROPIC, entropic)       /* exp(b r) / mean of exp(b r) - 1  (TTT-Discover, 2601.16175) */           \
+    X(ADVANTAGE_MAX_K, max_k)             /* what the sample adds to the best of k (max@k, 2505.15201) */             \
     X(ADVANTAGE_BEST, best) /* 1 for the `keep` best of the group among those over `threshold`, else 0 (best-of-N) */
 enum advantage_kind { CHOICE_ENUM(ADVANTAGE_LIST) };
 struct advantage_params {
@@ -30,6 +32,8 @@ struct advantage_params {
     int keep;              /* BEST */
     double threshold;      /* BEST */
     double temperature;    /* EXPONENTIAL, > 0 */
+    double entropic_beta;  /* ENTROPIC: b; 0: as much as takes the weights ln 2 away from equal ones, in KL */
+    int max_k;             /* MAX_K: k >= 2 */
     double baseline_decay; /* EMA, in [0,1) */
 };
 /* One sample's entry. Samples of a group need not stand together: in multi-turn runs a group is all turns of all

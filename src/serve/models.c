@@ -128,6 +128,8 @@ static uint64_t base_hash(const struct policy *p) {
     const char *const words[] = {KERNELRL_VERSION, model_dtype(p->model), p->be->name, chat_style_name(p->style)};
     uint64_t h = NUMERIC_REVISION;
     for (size_t i = 0; i < ARRAY_LEN(words); i++) h = hash_bytes(words[i], strlen(words[i]) + 1, h);
+    const char *codes = model_base_codes(p->model);
+    if (codes) h = hash_bytes(codes, strlen(codes) + 1, h);
     h = hash_folder(p->folder, h);
     return p->start ? hash_folder(p->start, h) : h;
 }

@@ -10,15 +10,19 @@
 
 #include "base/err.h"
 #include "base/pool.h"
+#include "tensor/formats.h"
 #include "tensor/ops.h"
 
 /* A matrix [N,K] and the layout the backend multiplies with. `packed` belongs to the backend: made by weight_pack,
  * refreshed by calling it again after w changed, released by weight_free. dt is the type its products compute in
- * (ops.h). A bf16 matrix that nobody trains has no w: its rows are put straight into `packed`, its only copy. */
+ * (ops.h), format how it is held (formats.h). Only a matrix in FORMAT_F32 has a w; rows of any other are put straight
+ * into `packed`, its only copy: those in bf16 by weight_put, where dt is DT_BF16, those in codes by weight_put_coded,
+ * for products of either type. */
 struct weight {
-    float *w; /* [N,K], owned by the model; NULL: bf16 held by the backend alone */
+    float *w; /* [N,K], owned by the model; NULL: held by the backend alone */
     int64_t N, K;
     enum dtype dt; /* DT_F32 or DT_BF16 */
+    enum weight_format format;
     void *packed;
 };
 
@@ -82,9 +86,14 @@ struct backend {
     void (*weight_pack)(struct backend *be, struct weight *w);
     void (*weight_free)(struct backend *be, struct weight *w);
     /* For weights without w, in the bits of bfloat16: rows [row, row+rows) from or to `rows * K` elements of host
-     * memory. All rows must have been put before the weight is used. NULL where bf16 is false. */
+     * memory. All rows must have been put before the weight is used. NULL where bf16 is false. weight_get also decodes
+     * a matrix in codes. */
     void (*weight_put)(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src_host);
     void (*weight_get)(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst_host);
+
+    /* Rows [row, row + m->rows) of a matrix in codes, of the format of m; m is read before it returns. NULL: the
+     * backend has no products for codes. */
+    void (*weight_put_coded)(struct backend *be, struct weight *w, int64_t row, const struct coded_matrix *m);
 
     void (*linear)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                    bool accumulate);
@@ -196,7 +205,7 @@ enum { PEERS_ID_BYTES = 128 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 15 };
+enum { BACKEND_ABI = 16 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

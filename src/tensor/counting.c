@@ -49,9 +49,24 @@ static void weight_pack(struct backend *be, struct weight *w) {
     else
         w->packed = w->w;
 }
+/* The pieces of a matrix in codes. */
+struct paper_coded {
+    void *piece[CODED_PARTS];
+    int n;
+};
 static void weight_free(struct backend *be, struct weight *w) {
-    if (w->dt == DT_BF16) mem_free(be, w->packed);
+    struct paper_coded *p = format_is_coded(w->format) ? w->packed : NULL;
+    for (int i = 0; p && i < p->n; i++) mem_free(be, p->piece[i]);
+    if (!p && w->dt == DT_BF16) mem_free(be, w->packed);
+    free(p);
     w->packed = NULL;
+}
+static void weight_put_coded(struct backend *be, struct weight *w, int64_t row, const struct coded_matrix *m) {
+    (void)row;
+    if (!w->packed) w->packed = xcalloc(1, sizeof(struct paper_coded));
+    struct paper_coded *p = w->packed;
+    ASSERT(p->n < CODED_PARTS);
+    p->piece[p->n++] = mem_alloc(be, (size_t)cuda_coded_bytes(m));
 }
 static void weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src) {
     (void)row, (void)rows, (void)src;
@@ -105,9 +120,13 @@ static bool pass_end(struct backend *be) {
 static void factors(struct backend *be, enum cuda_slab s, struct tensor x) {
     if (!cuda_is_factor(x)) use(be, s, cuda_factor_bytes(x));
 }
+static void expanded(struct backend *be, const struct weight *w) {
+    if (format_is_coded(w->format)) use(be, CUDA_CODED, cuda_expanded_bytes(w->dt, w->N, w->K));
+}
 static void linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                    bool accumulate) {
     (void)bias;
+    expanded(be, w);
     if (w->dt != DT_BF16) return;
     factors(be, CUDA_X16, x);
     if (accumulate && y.dt == DT_F32 && cuda_long_parts(w->N, w->K) > 1)
@@ -115,6 +134,7 @@ static void linear(struct backend *be, struct tensor y, struct tensor x, const s
 }
 static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, bool accumulate) {
     (void)dx, (void)accumulate;
+    expanded(be, w);
     if (w->dt == DT_BF16) factors(be, CUDA_X16, dy);
 }
 static void linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
@@ -304,6 +324,7 @@ struct backend *paper_open(const struct paper *p) {
         .weight_pack = weight_pack,
         .weight_free = weight_free,
         .weight_put = p->bf16 ? weight_put : NULL,
+        .weight_put_coded = weight_put_coded,
         .linear = linear,
         .linear_dx = linear_dx,
         .linear_dw = linear_dw,

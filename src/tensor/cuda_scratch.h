@@ -6,6 +6,7 @@
 #ifndef KERNELRL_TENSOR_CUDA_SCRATCH_H
 #define KERNELRL_TENSOR_CUDA_SCRATCH_H
 
+#include "tensor/formats.h"
 #include "tensor/ops.h"
 
 /* Memory that ops share, each call from its beginning. */
@@ -23,6 +24,7 @@ enum cuda_slab {
     CUDA_UNIT_COUNT, /* and how many of them are there */
     CUDA_CHUNKS,     /* sums over chunks of long rows of logits */
     CUDA_DRAWN,      /* ids of the last draw */
+    CUDA_CODED,      /* a matrix in codes, expanded for one product */
     CUDA_SLABS
 };
 
@@ -100,6 +102,27 @@ static inline int64_t cuda_lora_tiles(int64_t T, int64_t K, int64_t cols) {
     return K > CUDA_LORA_LONG && T > CUDA_LORA_FEW && T < CUDA_LORA_MANY && cols > 8
                ? cuda_parts_of(T, 16) * cuda_parts_of(cols, CUDA_LORA_WIDE)
                : 0;
+}
+
+/* A matrix in codes has a piece of memory for each tensor that is a part of it, at most CODED_PARTS; its arrays begin
+ * at multiples of 16 bytes. m without arrays stands for codes that are made here. */
+enum { CODED_PARTS = 4 };
+static inline int64_t cuda_up16(int64_t bytes) { return (bytes + 15) & ~(int64_t)15; }
+static inline int64_t cuda_coded_blocks(const struct coded_matrix *m) {
+    return m->format == FORMAT_NF4 ? nf4_blocks(m->rows, m->K)
+                                   : format_blocks(m->rows, FP8_BLOCK) * format_blocks(m->K, FP8_BLOCK);
+}
+static inline int64_t cuda_coded_bytes(const struct coded_matrix *m) {
+    const int64_t n = m->rows * m->K, blocks = cuda_coded_blocks(m), each = (int64_t)sizeof(float);
+    if (m->format == FORMAT_FP8) return cuda_up16(n) + cuda_up16(blocks * each);
+    const int64_t codes = cuda_up16((n + 1) / 2) + cuda_up16(NF4_CODES * each);
+    if (m->scale) return codes + cuda_up16(blocks * each);
+    return codes + cuda_up16(blocks) + cuda_up16(format_blocks(blocks, NF4_NESTED) * each) +
+           cuda_up16(NF4_SCALES * each);
+}
+/* Where a product of this type finds it expanded. */
+static inline int64_t cuda_expanded_bytes(enum dtype dt, int64_t N, int64_t K) {
+    return cuda_up256(N * K * (int64_t)dtype_bytes(dt));
 }
 
 /* ---- sums over rows ---------------------------------------------------------------------------------------------- */

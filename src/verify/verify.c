@@ -16,6 +16,7 @@
 #include "base/home.h"
 #include "base/pool.h"
 #include "verify/build/c_source.h"
+#include "verify/build/extension.h"
 #include "verify/build/lint.h"
 #include "verify/build/object_check.h"
 #include "verify/native/judge.h"
@@ -119,10 +120,46 @@ enum status verifier_spec(struct verifier *v, const struct problem *p, const str
     return ST_OK;
 }
 
+const char *const verifier_link_options = UNIT_LINK_OPTIONS;
+
+enum status verifier_unit(struct verifier *v, const struct problem *p, const char *source, struct str *out,
+                          struct err *e) {
+    const struct spec *spec;
+    struct lint_facts facts;
+    struct verdict said;
+    TRY(verifier_spec(v, p, &spec, e));
+    if (v->o.backend != BACKEND_c) {
+        extension_native_unit(spec, source, true, out);
+        return ST_OK;
+    }
+    if (!lint_source(source, &facts, said.message, sizeof said.message)) return FAIL(e, ST_INVALID, "%s", said.message);
+    unit_render(spec, &facts, source, out);
+    return ST_OK;
+}
+
+enum status verifier_notes(struct verifier *v, const struct problem *p, const char *source, struct str *out,
+                           struct err *e) {
+    enum { NOTES_MAX = 12 };
+    const struct spec *spec;
+    struct lint_facts facts;
+    struct verdict ignored;
+    CLEANUP_STR struct str unit = STR_INIT;
+    if (v->o.backend != BACKEND_c) return ST_OK;
+    TRY(verifier_spec(v, p, &spec, e));
+    if (!lint_source(source, &facts, ignored.message, sizeof ignored.message)) return ST_OK;
+    unit_render(spec, &facts, source, &unit);
+    compile_notes(&v->compiler, unit.p, unit.len, NOTES_MAX, out);
+    return ST_OK;
+}
+
 void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware_size, char *device,
                        size_t device_size) {
     snprintf(device, device_size, "%s", v->o.device);
     snprintf(hardware, hardware_size, "%s", v->module.gpu_name[0] ? v->module.gpu_name : "CPU");
+}
+
+const char *verifier_torch(const struct verifier *v) {
+    return v->o.backend == BACKEND_c ? v->worker.torch : v->module.referee.torch;
 }
 
 int64_t verifier_held_bytes(struct verifier *v) {
@@ -192,12 +229,12 @@ static void prepare_work(struct verifier *v, struct verify_work *all, size_t i) 
         return;
     }
     w->key = verify_key(it->problem, it->source);
-    for (size_t k = 0; k < i; k++)
+    for (size_t k = 0; k < i && !it->again; k++)
         if (all[k].same_as < 0 && all[k].key.hex[0] && digest_equal(&all[k].key, &w->key)) {
             w->same_as = (int)k;
             return;
         }
-    if (verdict_cache_find(v->cache, &w->key, out)) return;
+    if (!it->again && verdict_cache_find(v->cache, &w->key, out)) return;
     if (!look_at_text(v, it->source, out)) return;
     if (v->o.backend != BACKEND_c) {
         w->is_module = true;

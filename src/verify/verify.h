@@ -176,12 +176,28 @@ enum status verifier_spec(struct verifier *v, const struct problem *p, const str
 void verifier_hardware(const struct verifier *v, char *hardware, size_t hardware_size, char *device,
                        size_t device_size);
 
+/* The version of the PyTorch that answers are compared with: "2.11.0+cu130". Lives as long as the verifier. */
+const char *verifier_torch(const struct verifier *v);
+
 /* Bytes of a GPU's memory that the referee has kept after the last batch, beside what its context takes. */
 int64_t verifier_held_bytes(struct verifier *v);
+
+/* Appends the translation unit that a native answer is compiled as (c_source.h, extension.h), for who wants it outside
+ * of a verifier. ST_INVALID: the source is refused. Only for backends whose answers are functions. */
+enum status verifier_unit(struct verifier *v, const struct problem *p, const char *source, struct str *out,
+                          struct err *e) MUST_USE;
+/* What the linker of such a unit of backend c must be told. */
+extern const char *const verifier_link_options;
+
+/* Appends what the compiler says of the loops of an answer that compiles, at most 12 lines (compile.h). Backends other
+ * than c have nothing to say. */
+enum status verifier_notes(struct verifier *v, const struct problem *p, const char *source, struct str *out,
+                           struct err *e) MUST_USE;
 
 struct verify_item {
     const struct problem *problem;
     const char *source;     /* the C translation unit; NULL: NO_KERNEL */
+    bool again;             /* true: it is judged although an equal answer has a verdict, as for a second measurement */
     struct verdict verdict; /* out */
     /* Called with the item by who has its verdict before the batch is over, as for ModelNew answers, one by one, on
      * other backends it is not; in the caller's thread. NULL: nobody wants to know. */

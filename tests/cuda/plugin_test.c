@@ -967,6 +967,7 @@ int main(int argc, char **argv) {
     report("LoRA over many rows gives the bits of few: rank 32", lora_same_bits(gpu, 1029, 600, 136, 32));
     report("LoRA over many rows gives the bits of few: rank 40", lora_same_bits(gpu, 1024, 600, 40, 40));
     test_few_rows(gpu, emulated);
+    test_coded_rows(gpu, emulated);
     report("a long sum in parts: over many rows and over few", sums_in_parts(gpu));
     report("a gradient rounded once for several products", rounded_once_same_bits(gpu));
     report("the gradient of 20,000 logits behind their log-probabilities", logprob_grad_same_bits(gpu, 20000));

@@ -24,13 +24,19 @@ fi
 check "it builds" make --no-print-directory BUILD="$BUILD" "$test" "$plugin"
 check "it passes, all work as late as it may be" env KERNELRL_EMULATE_LATE=1 "$test" "$plugin"
 if [ -n "${KERNELRL_TESTDATA:-}" ]; then
-    llama3() {
-        KERNELRL_CUDA_PLUGIN=$PWD/$plugin "$KRL" selfcheck golden "$KERNELRL_TESTDATA/golden/llama3" --device cuda "$@"
+    golden() { # NAME [FLAG]...
+        KERNELRL_CUDA_PLUGIN=$PWD/$plugin "$KRL" selfcheck golden "$KERNELRL_TESTDATA/golden/$1" --device cuda "${@:2}"
     }
-    check "Llama 3 in f32" llama3
-    check "Llama 3 in bf16" llama3 --dtype bf16
+    for name in llama3 qwen3_fp8 qwen2_nf4; do
+        check "$name in f32" golden $name
+        check "$name in bf16" golden $name --dtype bf16
+    done
+    for name in qwen3_fp8 qwen2_nf4; do
+        check "adapters over $name give the trainer's bits" env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" "$KRL" selfcheck \
+            onpolicy --model "$KERNELRL_TESTDATA/golden/$name" --device cuda --dtype bf16 --adapters 2 --tokens 40
+    done
 else
-    skip "Llama 3 on the device" "KERNELRL_TESTDATA is not set"
+    skip "Llama 3, FP8 and NF4 on the device" "KERNELRL_TESTDATA is not set"
 fi
 queue=$BUILD/test/engine/queue_test
 check "the queue's test builds" make --no-print-directory BUILD="$BUILD" "$queue"
@@ -44,7 +50,7 @@ check "adapters in turns, at rest and awake, give the bits of each alone" env KE
     KERNELRL_TEST_DEVICE=cuda "$BUILD/test/train/adapters_test"
 check_plan() { KERNELRL_CUDA_PLUGIN=$PWD/$plugin tools/plan_check --hidden 64 --layers 1 --feed 64 --heads 1 --vocab "$@"; }
 check "a step takes what was planned for it" check_plan 2048 --prompts 1 --answers 1 --tokens 12 --rows 256 --repeat 1
-check "with LoRA and with all parameters" [ "$(grep -cE '^(lora|full) +planned .* (0\.9[5-9]|1\.0[0-5])[0-9]*$' "$tmp/out")" = 2 ]
+check "with LoRA, over codes, and with all parameters" [ "$(grep -cE '^(lora|fp8|nf4|full) +planned .* (0\.9[5-9]|1\.0[0-5])[0-9]*$' "$tmp/out")" = 4 ]
 refuses "a model that is none" 2 'vocab' check_plan 0 --modes lora
 # A card that is full: a run of a model of 7 billion parameters ends before it loads anything.
 mkdir "$tmp/seven" && cp models/tiny/tokenizer* "$tmp/seven" && cat >"$tmp/seven/config.json" <<'END'

@@ -9,6 +9,17 @@ cp "$tmp/out" "$tmp/fits"
 check "its weights, two bytes a parameter" grep -qE '^weights +14\.19 GiB' "$tmp/fits"
 more() { [ "$(again 44.5)" -gt "$(again 60)" ] && [ "$(again 139)" = 0 ]; }
 check "more memory, less computed again" more
+# A base in codes, on what a card of 24 GB has free.
+coded() { "$KRL" plan --arch "$1" --memory 22 base_dtype="$2" train_tokens=2048 max_tokens=1536 prompt_max_tokens=512 lora_rank=32; }
+for of in qwen2.5-7b:fp8 qwen2.5-7b:nf4 llama3.1-8b:fp8 llama3.1-8b:nf4 qwen2.5-14b:nf4; do
+    check "LoRA of ${of%:*} in ${of#*:} within 22 GiB" coded "${of%:*}" "${of#*:}"
+    cp "$tmp/out" "$tmp/${of/:/_}"
+done
+check "the weights of 7 billion in fp8" grep -qE '^weights +8\.11 GiB' "$tmp/qwen2.5-7b_fp8"
+check "the weights of 7 billion in nf4" grep -qE '^weights +5\.17 GiB' "$tmp/qwen2.5-7b_nf4"
+refuses "14 billion in fp8 within 15 GiB" 1 'at least [0-9.]+ GiB of device memory' \
+    "$KRL" plan --arch qwen2.5-14b --memory 15 base_dtype=fp8
+refuses "a base in codes that is trained" 2 'base_dtype' "$KRL" plan --arch tiny base_dtype=nf4 lora_rank=0
 refuses "what does not fit" 1 'at least [0-9.]+ GiB of device memory, of which 20\.0 GiB are free: weights 14\.2' seven 20
 cp "$tmp/out" "$tmp/refused"
 check "and the table says by how much" grep -qE '^together +[0-9.]+ GiB of 20\.00' "$tmp/refused"

@@ -155,17 +155,37 @@ bool few_takes(const struct cuda_backend *c, const struct lt_product *p) {
     return few_of(p, &f) && cu_few_takes(&c->dev, &f);
 }
 
-/* In a pass, and nowhere else, no kernel before this one can have written weights. */
-static struct cu_dev dev_of_pass(const struct cuda_backend *c) {
+/* In a pass, and nowhere else, no kernel before this one can have written weights, but for those that were expanded. */
+static struct cu_dev dev_of_pass(const struct cuda_backend *c, const void *weights) {
     struct cu_dev dev = c->dev;
-    dev.overlaps = dev.overlaps && c->pass.open;
+    dev.overlaps = dev.overlaps && c->pass.open && !coded_is_expanded(c, weights);
     return dev;
 }
 
 int few_run(const struct cuda_backend *c, const struct lt_product *p) {
-    const struct cu_dev dev = dev_of_pass(c);
+    const struct cu_dev dev = dev_of_pass(c, p->a);
     struct cu_few f;
     return few_of(p, &f) ? cu_few(&dev, &f) : (int)cudaErrorInvalidValue;
+}
+
+/* ---- few rows of a matrix in codes ---- */
+
+static bool decode_of(const struct lt_product *p, struct cu_coded_few *f) {
+    if (!p->codes) return false;
+    *f = *p->codes;
+    return few_of(p, &f->few);
+}
+
+bool decode_takes(const struct cuda_backend *c, const struct lt_product *p) {
+    struct cu_coded_few f;
+    return decode_of(p, &f) && cu_coded_few_takes(&c->dev, &f);
+}
+
+int decode_run(const struct cuda_backend *c, const struct lt_product *p) {
+    struct cu_dev dev = c->dev;
+    struct cu_coded_few f;
+    dev.overlaps = dev.overlaps && c->pass.open; /* nothing in a pass writes codes */
+    return decode_of(p, &f) ? cu_coded_few(&dev, &f) : (int)cudaErrorInvalidValue;
 }
 
 static void part_product(struct cuda_backend *c, const char *op, const struct lt_product *whole,
@@ -224,6 +244,27 @@ static void product(struct cuda_backend *c, const char *op, struct lt_product p,
         run_product(c, op, p, own);
 }
 
+/* The product of a matrix that may be in codes: decoded inside where a search found that to be the same and fast, else
+ * expanded first. p.a and own->b are of nothing yet. */
+static void weight_product(struct cuda_backend *c, const char *op, struct lt_product p, struct cu_gemm16 *own,
+                           const struct weight *w) {
+    struct cu_coded_few codes;
+    struct weight plain;
+    if (coded_few_of(w, &codes)) p.codes = &codes;
+    if (p.codes && (c->lt ? lt_decodes(c, &p) : c->be.fast && decode_takes(c, &p))) {
+        op = profile_name(c, op, p.m, p.k);
+        if (NOTE(c, op, ADDRESS(w->packed), ADDRESS(p.b), ADDRESS(p.d), (uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k,
+                 (uint64_t)p.ldb, (uint64_t)p.ldd, ADDRESS(p.bias), p.accumulate, p.out16, (uint64_t)p.parts,
+                 (uint64_t)p.part_step))
+            cuda_ok(c, op, decode_run(c, &p));
+        return;
+    }
+    if (!coded_expand(c, op, w, &plain)) return;
+    p.a = plain.packed;
+    own->b = side(plain.packed, w->K, 1);
+    product(c, op, p, own);
+}
+
 static struct lt_product linear_product(struct tensor y, struct tensor x, const struct weight *w) {
     return (struct lt_product){.ta = true,
                                .out16 = y.dt == DT_BF16,
@@ -265,13 +306,17 @@ static void linear_parts(struct cuda_backend *c, struct tensor y, struct tensor 
         p.parts = CUDA_LONG_PARTS;
         p.part_step = step;
         own.accumulate = 0;
-        product(c, "linear", p, &own);
+        weight_product(c, "linear", p, &own, w);
         c->owed = (struct owed){y, part, CUDA_LONG_PARTS};
         return;
     }
+    struct weight plain;
+    if (!coded_expand(c, "linear", w, &plain)) return;
     const char *op = profile_name(c, "linear", w->N, w->K);
     p.accumulate = true;
-    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->packed)))
+    p.a = plain.packed;
+    own.b = side(plain.packed, w->K, 1);
+    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(plain.packed)))
         for (int64_t i = 0; i < CUDA_LONG_PARTS; i++) part_product(c, op, &p, &own, i, y.data);
 }
 
@@ -293,9 +338,9 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
     p.accumulate = accumulate;
     p.bias = bias;
     ASSERT(!(bias && p.out16));
-    product(c, "linear", p,
-            &(struct cu_gemm16){side(x.data, x.ld, 1), side(w->packed, w->K, 1), y.data, p.out16, y.ld, bias,
-                                accumulate, y.rows, w->N, w->K, 0});
+    struct cu_gemm16 own = {
+        side(x.data, x.ld, 1), side(NULL, w->K, 1), y.data, p.out16, y.ld, bias, accumulate, y.rows, w->N, w->K, 0};
+    weight_product(c, "linear", p, &own, w);
 }
 
 /* In one kernel where the own one does the product of few rows, its bits being those of both ops. */
@@ -304,9 +349,9 @@ void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, s
     ASSERT(y.rows == x.rows && gu.rows == x.rows && gu.cols == w->N && 2 * y.cols == w->N && x.cols == w->K);
     struct cuda_backend *c = cuda_begin(be, "linear");
     if (!c || y.rows == 0) return;
-    if (y.rows <= CU_FEW_ROWS && y.dt == DT_BF16 && gu.dt == DT_BF16 && x.dt == DT_BF16 && x.cols % 8 == 0 &&
-        w->N % 16 == 0 && cuda_lines_up(y.data, y.ld, 2) && cuda_lines_up(x.data, x.ld, 2) &&
-        cuda_lines_up(gu.data, gu.ld, 2)) {
+    if (!format_is_coded(w->format) && y.rows <= CU_FEW_ROWS && y.dt == DT_BF16 && gu.dt == DT_BF16 &&
+        x.dt == DT_BF16 && x.cols % 8 == 0 && w->N % 16 == 0 && cuda_lines_up(y.data, y.ld, 2) &&
+        cuda_lines_up(x.data, x.ld, 2) && cuda_lines_up(gu.data, gu.ld, 2)) {
         const char *op = profile_name(c, "linear", w->N, w->K);
         const struct lt_product p = linear_product(gu, x, w);
         const bool few = c->lt ? lt_few_swiglu(c, op, &p) : c->be.fast;
@@ -316,7 +361,7 @@ void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, s
             f.ldy = y.ld;
             f.N = y.cols;
             f.end = CU_FEW_SWIGLU;
-            const struct cu_dev dev = dev_of_pass(c);
+            const struct cu_dev dev = dev_of_pass(c, f.w);
             if (cu_few_takes(&dev, &f)) {
                 if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->packed))) cuda_ok(c, op, cu_few(&dev, &f));
                 return;
@@ -330,6 +375,11 @@ void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, s
 /* Where cuBLASLt reads z itself; elsewhere z is copied first. */
 void bf16_linear_add(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z) {
     ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && z.rows == y.rows && z.cols == y.cols);
+    if (format_is_coded(w->format)) {
+        be->axpby(be, y, 1.0f, z, 0);
+        be->linear(be, y, x, w, NULL, true);
+        return;
+    }
     struct lt_product p = linear_product(y, x, w);
     const int64_t parts = parts_of((struct cuda_backend *)be, w, true, y);
     p.accumulate = true;

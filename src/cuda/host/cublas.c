@@ -32,13 +32,15 @@ enum { REFERENCE_ROWS = 16, CANDIDATES = 8, GROUPS = 128, RANGES = 40, TIMINGS =
 /* How a product is computed. */
 struct gemm_choice {
     cublasLtMatmulAlgo_t algo;
+    bool decodes;         /* by our kernel that decodes inside, where that takes the product */
     bool few, few_swiglu; /* few: by our kernel for few rows, where that takes the product. few_swiglu: by its variant
                              with SwiGLU fused. */
 };
 
 /* One kind of product. The number of columns of D, which are rows in our terms, is left open. */
 struct gemm_group {
-    struct lt_product like; /* n and the addresses do not count. */
+    struct lt_product like;    /* n and the addresses do not count. */
+    enum weight_format format; /* as format_in gives it */
     bool usable;
     struct gemm_choice reference;
     int64_t n[RANGES]; /* The upper ends of the ranges that have been searched. */
@@ -193,6 +195,7 @@ static bool launch_algo(const struct cuda_backend *c, struct gemm_shape *s, cons
 
 static bool launch(const struct cuda_backend *c, struct gemm_shape *s, const struct lt_product *p,
                    const struct gemm_choice *by) {
+    if (by->decodes && decode_takes(c, p)) return decode_run(c, p) == 0;
     if (by->few && few_takes(c, p)) return few_run(c, p) == 0;
     return launch_algo(c, s, p, &by->algo);
 }
@@ -311,7 +314,7 @@ static void search(struct cuda_backend *c, const char *op, const struct gemm_gro
     if (trial_open(&t, p) && !cu_random16(&c->dev, t.few, REFERENCE_ROWS * width, 1) &&
         !cu_random16(&c->dev, t.x, p->n * width, 2) && !cu_spread_rows(&c->dev, t.x, t.few, width, p->n, wanted) &&
         try_run(c, p, t.few, t.want, REFERENCE_ROWS, &g->reference)) {
-        float best = 1e30f, own = 1e30f;
+        float best = 1e30f, own = 1e30f, decoding = 1e30f;
         for (int i = 0; i < n; i++) {
             const struct gemm_choice by = {.algo = found[i].algo};
             const float ms = judge(c, p, &t, wanted, &by);
@@ -325,11 +328,19 @@ static void search(struct cuda_backend *c, const char *op, const struct gemm_gro
             out->few = own < best + FEW_AHEAD_MS;
             out->few_swiglu = own < best + FEW_AHEAD_MS + SWIGLU_MS;
         }
+        if (decode_takes(c, &q)) {
+            struct gemm_choice by = *out;
+            by.decodes = true;
+            /* The others come behind an expansion, which reads and writes more than they read. */
+            decoding = judge(c, p, &t, wanted, &by);
+            out->decodes = decoding < 2 * (own < best ? own : best);
+        }
         if (getenv("KERNELRL_CUDA_PROFILE")) {
             fprintf(stderr, "product %lld x %lld x %lld%s, %lld parts: %d algorithms, %.1f us", (long long)p->n,
                     (long long)p->m, (long long)p->k, p->out16 ? ", bf16" : "", (long long)parts_of(p), n,
                     (double)best * 1e3);
             if (own < 1e30f) fprintf(stderr, "; own %.1f us", (double)own * 1e3);
+            if (decode_takes(c, &q)) fprintf(stderr, "; decoding %.1f us", (double)decoding * 1e3);
             fprintf(stderr, "\n");
         }
     }
@@ -337,19 +348,26 @@ static void search(struct cuda_backend *c, const char *op, const struct gemm_gro
     if (c->profile) profile_mark(c, op);
 }
 
+/* The format of the codes that a product is of; FORMAT_F32: of none. */
+static enum weight_format format_in(const struct lt_product *p) {
+    return p->codes ? p->codes->part[0].format : FORMAT_F32;
+}
+
 static struct gemm_group *group_of(struct cuda_backend *c, const struct lt_product *p) {
     struct lt *l = c->lt;
     for (int i = 0; i < l->n_groups; i++) {
         const struct lt_product *q = &l->group[i].like;
         if (q->ta == p->ta && q->tb == p->tb && q->m == p->m && q->k == p->k && q->out16 == p->out16 &&
-            q->accumulate == p->accumulate && !q->bias == !p->bias && parts_of(q) == parts_of(p))
+            q->accumulate == p->accumulate && !q->bias == !p->bias && parts_of(q) == parts_of(p) &&
+            l->group[i].format == format_in(p))
             return &l->group[i];
     }
     if (l->n_groups == GROUPS) return NULL;
     struct gemm_group *g = &l->group[l->n_groups++];
     struct gemm_shape s;
     cublasLtMatmulHeuristicResult_t one;
-    *g = (struct gemm_group){.like = *p};
+    *g = (struct gemm_group){.like = *p, .format = format_in(p)};
+    g->like.codes = NULL; /* they do not live as long */
     g->like.n = REFERENCE_ROWS;
     of_trial(&g->like);
     if (p->tb) g->like.ldb = REFERENCE_ROWS;
@@ -429,6 +447,14 @@ bool lt_few_swiglu(struct cuda_backend *c, const char *op, const struct lt_produ
     return by && by->few_swiglu;
 }
 
+bool lt_decodes(struct cuda_backend *c, const struct lt_product *p) {
+    struct gemm_group *g = c->lt && p->exact ? group_of(c, p) : NULL;
+    const int64_t end = range_end(p->n);
+    for (int i = 0; g && g->usable && i < g->n_ranges; i++)
+        if (g->n[i] == end) return g->choice[i].decodes && decode_takes(c, p);
+    return false;
+}
+
 const char *lt_text(const struct lt *l, char *buf, size_t size) {
     const size_t v = l ? l->version() : 0;
     snprintf(buf, size, l ? "cuBLASLt %zu.%zu.%zu" : "no " LIBRARY ": own products", v / 10000, v / 100 % 100, v % 100);
@@ -448,6 +474,10 @@ bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, 
 }
 bool lt_few_swiglu(struct cuda_backend *c, const char *op, const struct lt_product *p) {
     (void)c, (void)op, (void)p;
+    return false;
+}
+bool lt_decodes(struct cuda_backend *c, const struct lt_product *p) {
+    (void)c, (void)p;
     return false;
 }
 const char *lt_text(const struct lt *l, char *buf, size_t size) {

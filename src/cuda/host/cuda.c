@@ -425,19 +425,32 @@ static void weight_pack(struct backend *be, struct weight *w) {
 }
 
 static void weight_free(struct backend *be, struct weight *w) {
-    if (w->dt == DT_BF16) mem_free(be, w->packed);
+    if (format_is_coded(w->format))
+        coded_free(be, w);
+    else if (w->dt == DT_BF16)
+        mem_free(be, w->packed);
     w->packed = NULL;
+}
+
+static void weight_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
+    if (format_is_coded(w->format))
+        coded_get(be, w, row, rows, dst);
+    else
+        bf16_weight_get(be, w, row, rows, dst);
 }
 
 static void op_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                       bool accumulate) {
     ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && !(bias && accumulate));
     struct cuda_backend *c = w->dt == DT_BF16 ? cuda_begin(be, "linear") : begin(be, "linear");
-    if (!c) return;
+    struct weight plain;
+    if (!c || y.rows == 0) return;
     if (w->dt == DT_BF16) {
         bf16_linear(c, y, x, w, bias, accumulate);
         return;
     }
+    if (!coded_expand(c, "linear", w, &plain)) return;
+    w = &plain;
     ASSERT(x.dt == DT_F32 && y.dt == DT_F32);
     const struct cu_gemm g = {x.data, w->w, y.data, x.ld, w->K, y.ld, bias, accumulate, y.rows, w->N, w->K};
     cuda_ok(c, "linear", cu_gemm(&c->dev, CU_GEMM_NT, &g));
@@ -447,7 +460,9 @@ static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy,
                          bool accumulate) {
     ASSERT(dx.rows == dy.rows && dy.cols == w->N && dx.cols == w->K);
     struct cuda_backend *c = cuda_begin_product(be, "linear_dx");
-    if (!c) return;
+    struct weight plain;
+    if (!c || dx.rows == 0 || !coded_expand(c, "linear_dx", w, &plain)) return;
+    w = &plain;
     if (w->dt == DT_BF16) {
         bf16_linear_dx(c, dx, dy, w, 1.0f, accumulate);
         return;
@@ -849,7 +864,8 @@ static const struct backend table = {
     .adamw = op_adamw,
     .sum_squares = op_sum_squares,
     .weight_put = bf16_weight_put,
-    .weight_get = bf16_weight_get,
+    .weight_get = weight_get,
+    .weight_put_coded = coded_put,
     .lora_down = bf16_lora_down,
     .lora_up = bf16_lora_up,
     .lora_swiglu = bf16_lora_swiglu,

@@ -250,14 +250,33 @@ struct lt_product {
     const void *a, *b, *c; /* c: the matrix that D is accumulated upon, laid out as d. NULL: d itself. */
     void *d;
     const float *bias;
-    float alpha; /* The factor of the product. 0 stands for 1. */
+    float alpha;                      /* The factor of the product. 0 stands for 1. */
+    const struct cu_coded_few *codes; /* a holds what these mean; NULL: it is not expanded from codes. */
 };
 struct lt *lt_open(void);
 void lt_close(struct lt *l);
 bool lt_run(struct cuda_backend *c, const char *op, const struct lt_product *p, bool *done);
 /* Returns whether our kernel for few rows, with SwiGLU fused, computes this exact product. */
 bool lt_few_swiglu(struct cuda_backend *c, const char *op, const struct lt_product *p);
+/* Returns whether a search has found that our kernel which decodes inside computes this exact product; a need not be
+ * there. It does not search: that takes the expanded matrix, and lt_run does it. */
+bool lt_decodes(struct cuda_backend *c, const struct lt_product *p);
 const char *lt_text(const struct lt *l, char *buf, size_t size);
+
+/* coded.c: weights in codes. */
+void coded_put(struct backend *be, struct weight *w, int64_t row, const struct coded_matrix *m);
+void coded_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst);
+void coded_free(struct backend *be, struct weight *w);
+/* Makes *plain a weight for the next product: w itself, or w expanded to scratch, which the next expansion overwrites.
+ * False after an error. */
+bool coded_expand(struct cuda_backend *c, const char *op, const struct weight *w, struct weight *plain);
+/* The matrix as the kernel for few rows wants it, without `few`. False where it cannot take it. */
+bool coded_few_of(const struct weight *w, struct cu_coded_few *out);
+/* That kernel for a product with p->codes: whether it can compute it, and the product, as a cudaError_t. */
+bool decode_takes(const struct cuda_backend *c, const struct lt_product *p);
+int decode_run(const struct cuda_backend *c, const struct lt_product *p);
+/* Whether p lies in that scratch: the kernel before may have written it. */
+bool coded_is_expanded(const struct cuda_backend *c, const void *p);
 
 /* nccl.c: the ops of peers. */
 bool nccl_id(struct backend *be, void *id, char *why, size_t why_bytes);

@@ -287,6 +287,36 @@ struct cu_few {
 int cu_few_takes(const struct cu_dev *d, const struct cu_few *f);
 int cu_few(const struct cu_dev *d, const struct cu_few *f);
 
+/* coded.cu. A matrix in codes as struct coded_matrix of tensor/formats.h has it, in device memory. */
+struct cu_coded {
+    enum weight_format format;
+    int64_t rows, K;
+    const uint8_t *codes, *absmax;
+    const float *scale, *map, *nested, *nested_map;
+    float offset;
+    /* false: codes lie as in struct coded_matrix. true, for rows and K that are multiples of 64: in the order of
+     * fragments (codes.cuh). */
+    int fragments;
+};
+static inline int cu_coded_takes_fragments(enum weight_format format, int64_t rows, int64_t K) {
+    return (format == FORMAT_FP8 || format == FORMAT_NF4) && rows % 64 == 0 && K % 64 == 0 && rows * K > 0;
+}
+/* Puts codes that lie as in the file, in device memory, into the order of fragments. */
+int cu_coded_order(const struct cu_dev *d, const struct cu_coded *m, const uint8_t *codes, uint8_t *fragments);
+/* coded_few.cu: cu_few with a matrix in codes, whose parts lie one below the other and are all in fragments; few.w is
+ * not read, and there is no SwiGLU. */
+struct cu_coded_few {
+    struct cu_few few;
+    int n_parts; /* of the matrix */
+    struct cu_coded part[CODED_PARTS];
+};
+enum { CU_CODED_ROWS = 64 };
+int cu_coded_few_takes(const struct cu_dev *d, const struct cu_coded_few *f);
+int cu_coded_few(const struct cu_dev *d, const struct cu_coded_few *f);
+
+/* Writes the matrix [rows,K] that it means, in bfloat16 or (wide) the same numbers in float32. */
+int cu_expand(const struct cu_dev *d, const struct cu_coded *m, void *out, int wide);
+
 /* attention.cu. Keys are always cached; in training they are in a cache of the moment. */
 struct cu_attn16 {
     struct cu_mat16 q, o;

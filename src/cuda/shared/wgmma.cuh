@@ -163,6 +163,24 @@ static __device__ __forceinline__ void wgmma_columns(float (&c)[8][4], const uin
                      : "l"(wg_descriptor(a + k * 16, 16)), "l"(wg_descriptor(b + k * 16, 16)), "r"((int)add));         \
     }
 /* clang-format on */
+/* The same with a [64][16] in registers, a warp's 16 rows as mma has them. */
+/* clang-format off */
+#define WG_FROM_REGISTERS(NT, N, a_names, b_name, add_name)                                                           \
+    static __device__ __forceinline__ void wgmma_narrow(float (&c)[NT][4], const uint32_t (&a)[4], const uint16_t *b,  \
+                                                        int k, bool add) {                                             \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, " add_name ", 0;\n"                                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_NAMES_OF_##NT "}, {" a_names      \
+                     "}, " b_name ", p, 1, 1, 0; }"                                                                    \
+                     : WG_LIST_##NT(c)                                                                                 \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(wg_descriptor(b + k * 16, 16)), "r"((int)add)); \
+    }
+#define WG_LIST_8(c) WG_32(c)
+#define WG_NAMES_OF_8 WG_NAMES_32
+/* clang-format on */
+WG_FROM_REGISTERS(1, 8, "%4,%5,%6,%7", "%8", "%9")
+WG_FROM_REGISTERS(2, 16, "%8,%9,%10,%11", "%12", "%13")
+WG_FROM_REGISTERS(4, 32, "%16,%17,%18,%19", "%20", "%21")
+WG_FROM_REGISTERS(8, 64, "%32,%33,%34,%35", "%36", "%37")
 WG_NARROW(1, 8, "%4", "%5", "%6")
 WG_NARROW(2, 16, "%8", "%9", "%10")
 WG_NARROW(3, 24, "%12", "%13", "%14")
@@ -176,6 +194,10 @@ WG_NARROW(18, 144, "%72", "%73", "%74")
 template <int NT>
 static inline void wgmma_narrow(float (&c)[NT][4], const uint16_t *a, const uint16_t *b, int k, bool add) {
     emulate_wgmma(&c[0][0], 8 * NT, NULL, a + k * 16, b + k * 16, false, 0, add);
+}
+template <int NT>
+static inline void wgmma_narrow(float (&c)[NT][4], const uint32_t (&a)[4], const uint16_t *b, int k, bool add) {
+    emulate_wgmma(&c[0][0], 8 * NT, a, NULL, b + k * 16, false, 0, add);
 }
 #endif
 

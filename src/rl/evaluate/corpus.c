@@ -89,11 +89,14 @@ static enum status read_answer(struct builder *b, const json_t *row, const char 
 static enum status read_all(struct builder *b, struct err *e) {
     struct str path = STR_INIT;
     str_addf(&path, "%s/problems.jsonl", b->o->from);
-    enum status st = problem_set_load(path.p, &b->set, e);
+    enum status st = problem_set_load(b->o->problems ? b->o->problems : path.p, &b->set, e);
     b->entries = st == ST_OK ? arena_array(&b->arena, struct corpus_entry, b->set.count) : NULL;
     for (size_t i = 0; st == ST_OK && i < b->set.count; i++) b->entries[i].problem = &b->set.items[i];
     str_clear(&path);
-    str_addf(&path, "%s/answers.jsonl", b->o->from);
+    if (b->o->answers_path)
+        str_adds(&path, b->o->answers_path);
+    else
+        str_addf(&path, "%s/answers.jsonl", b->o->from);
     struct jsonl_reader *r = NULL;
     if (st == ST_OK) st = jsonl_open(path.p, ROW_MAX, &r, e);
     while (st == ST_OK) {

@@ -9,8 +9,10 @@
 #include "verify/verify.h"
 
 struct corpus_options {
-    const char *from;   /* folder with problems.jsonl and answers.jsonl of `problems generate --answers --verify` */
-    const char *output; /* rows, .jsonl or .jsonl.zst */
+    const char *from;     /* folder with problems.jsonl and answers.jsonl of `problems generate --answers --verify` */
+    const char *problems; /* these problems instead, as problem_set_load takes them; NULL: from's */
+    const char *answers_path; /* these answers instead; NULL: from's */
+    const char *output;       /* rows, .jsonl or .jsonl.zst */
     int64_t seed;
     const struct backend_info *backend; /* what answers are written in; NULL: c */
     bool unverified;                    /* take right answers that no verdict stands beside, too */

@@ -8,6 +8,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "io/json.h"
 #include "io/tfevents.h"
 #include "policy/find_model.h"
 #include "rl/learn/session.h"
@@ -49,30 +50,21 @@ static const struct config_key generate_keys[] = {
 };
 #undef T
 
-/* keys, then those of train, whose values are a member of ours. */
-static void join(struct config_schema *schema, struct config_key *all, const struct config_key *keys, size_t n) {
-    memcpy(all, keys, n * sizeof *all);
-    memcpy(all + n, train_schema.key, train_schema.count * sizeof *all);
-    for (size_t i = n; i < n + train_schema.count; i++) all[i].offset += offsetof(struct eval_options, train);
-    *schema = train_schema;
-    schema->key = all;
-    schema->count = n + train_schema.count;
-    schema->values_bytes = sizeof(struct eval_options);
-}
-
 enum { KEYS_MAX = 400 };
 const struct config_schema *eval_schema(void) {
     static struct config_key all[KEYS_MAX];
     static struct config_schema schema;
-    ASSERT(ARRAY_LEN(eval_keys) + train_schema.count <= KEYS_MAX);
-    if (!schema.count) join(&schema, all, eval_keys, ARRAY_LEN(eval_keys));
+    if (!schema.count)
+        train_schema_with(eval_keys, ARRAY_LEN(eval_keys), offsetof(struct eval_options, train),
+                          sizeof(struct eval_options), all, KEYS_MAX, &schema);
     return &schema;
 }
 const struct config_schema *generate_schema(void) {
     static struct config_key all[KEYS_MAX];
     static struct config_schema schema;
-    ASSERT(ARRAY_LEN(generate_keys) + train_schema.count <= KEYS_MAX);
-    if (!schema.count) join(&schema, all, generate_keys, ARRAY_LEN(generate_keys));
+    if (!schema.count)
+        train_schema_with(generate_keys, ARRAY_LEN(generate_keys), offsetof(struct eval_options, train),
+                          sizeof(struct eval_options), all, KEYS_MAX, &schema);
     return &schema;
 }
 
@@ -247,11 +239,17 @@ static void evaluation_close(struct evaluation *x) {
     free(x->checkpoint);
 }
 
-static enum status evaluation_open(const struct eval_options *o, const volatile bool *cancel, struct evaluation *x,
-                                   struct err *e) {
+/* replies: where the answers of a server are kept. */
+static enum status evaluation_open(const struct eval_options *o, const char *replies, const volatile bool *cancel,
+                                   struct evaluation *x, struct err *e) {
     *x = (struct evaluation){.o = o, .mine = o->train};
     CLEANUP_STR struct str adapter = STR_INIT;
-    TRY(find_checkpoint(o, cancel, &x->checkpoint, e));
+    x->mine.sampler.replies = replies;
+    if (o->train.sampler.kind == SAMPLER_OPENAI && *o->checkpoint_path)
+        return FAIL(e, ST_CONFIG,
+                    "checkpoint_path: with sampler: openai the server's model answers (model_name); "
+                    "expected none");
+    if (o->train.sampler.kind == SAMPLER_ENGINE) TRY(find_checkpoint(o, cancel, &x->checkpoint, e));
     x->mine.load_checkpoint_path = x->checkpoint;
     if (x->checkpoint) str_addf(&adapter, "%s/adapter_config.json", x->checkpoint);
     /* A fresh adapter would change nothing and cost time; a checkpoint's own is loaded whatever lora_rank says. */
@@ -297,7 +295,7 @@ static enum status keep(void *ctx, int problem, int sample, int turn, const stru
                                             .turn = turn,
                                             .kernel = ep->kernel ? arena_strdup(&k->arena, ep->kernel) : NULL,
                                             .text = arena_strdup(&k->arena, ep->text),
-                                            .tokens = ep->sample.n,
+                                            .tokens = (int)ep->tokens,
                                             .format_ok = ep->format_ok,
                                             .present = ep->present,
                                             .verdict = ep->verdict};
@@ -360,6 +358,14 @@ static void settings_text(const struct config *c, const struct evaluation *x, st
                                                  "subset",
                                                  "checkpoint_path",
                                                  "load_checkpoint_path",
+                                                 "sampler",
+                                                 "base_url",
+                                                 "server_type",
+                                                 "api_key_env",
+                                                 "reasoning_effort",
+                                                 "sampler_concurrency",
+                                                 "sampler_timeout_s",
+                                                 "sampler_tries",
                                                  "temperature",
                                                  "cache_dir",
                                                  "python",
@@ -370,6 +376,9 @@ static void settings_text(const struct config *c, const struct evaluation *x, st
     CLEANUP_FREE char *state = NULL;
     str_addf(out, "temperature: %g\ncheckpoint: %s\n", x->mine.rollout.temperature,
              x->checkpoint ? x->checkpoint : "(base model)");
+    if (x->mine.sampler.kind == SAMPLER_OPENAI)
+        str_addf(out, "sampler: openai\nreasoning_effort: %s\n",
+                 x->mine.sampler.reasoning_effort ? x->mine.sampler.reasoning_effort : "null");
     if (x->checkpoint) {
         CLEANUP_STR struct str path = STR_INIT;
         str_addf(&path, "%s/state.json", x->checkpoint);
@@ -467,33 +476,65 @@ static enum status write_results(const struct evaluation *x, const struct eval_s
     return push_tensorboard(o, m, e);
 }
 
-enum status evaluate_run(const struct config *c, const struct eval_options *o, const volatile bool *cancel,
-                         struct summary *out, struct str *text, struct err *e) {
-    struct evaluation x;
-    struct eval_samples samples = {0};
-    CLEANUP_FREE char *path = beside(o->output_path, ".samples.jsonl");
+/* Opens x and the samples beside output_path, and draws those that are missing. */
+static enum status draw_samples(const struct config *c, const struct eval_options *o, const volatile bool *cancel,
+                                struct evaluation *x, struct eval_samples *samples, struct err *e) {
+    CLEANUP_FREE char *path = beside(o->output_path, ".samples.jsonl"),
+                      *replies = beside(o->output_path, ".replies.jsonl");
     const char *slash;
     CLEANUP_STR struct str settings = STR_INIT;
-    enum status st;
-    *out = (struct summary){0};
-    x = (struct evaluation){0};
-    if (fs_is_dir(o->output_path)) {
-        st = FAIL(e, ST_CONFIG, "output_path: %s is a folder; expected the name of a file", o->output_path);
-        goto out;
-    }
+    if (fs_is_dir(o->output_path))
+        return FAIL(e, ST_CONFIG, "output_path: %s is a folder; expected the name of a file", o->output_path);
     if ((slash = strrchr(path, '/')) && slash > path) { /* before hours are spent on what could not be written */
         CLEANUP_FREE char *folder = xstrndup(path, (size_t)(slash - path));
-        TRY_GOTO(fs_mkdirs(folder, e), out);
+        TRY(fs_mkdirs(folder, e));
     }
-    TRY_GOTO(evaluation_open(o, cancel, &x, e), out);
-    settings_text(c, &x, &settings);
-    TRY_GOTO(eval_samples_open(path, settings.p, x.problems, x.n, &samples, e), out);
-    TRY_GOTO(sample_missing(&x, &samples, e), out);
-    summarise(&samples, out);
-    st = write_results(&x, &samples, out, text, e);
-    /* Their keys live in the session. */
-    for (int i = 0; i < out->n_problems; i++) out->items[i].key = out->items[i].name = "";
-out:
+    TRY(evaluation_open(o, replies, cancel, x, e));
+    settings_text(c, x, &settings);
+    TRY(eval_samples_open(path, settings.p, x->problems, x->n, samples, e));
+    return sample_missing(x, samples, e);
+}
+
+enum status evaluate_run(const struct config *c, const struct eval_options *o, const volatile bool *cancel,
+                         struct summary *out, struct str *text, struct err *e) {
+    struct evaluation x = {0};
+    struct eval_samples samples = {0};
+    *out = (struct summary){0};
+    enum status st = draw_samples(c, o, cancel, &x, &samples, e);
+    if (st == ST_OK) {
+        summarise(&samples, out);
+        st = write_results(&x, &samples, out, text, e);
+        /* Their keys live in the session. */
+        for (int i = 0; i < out->n_problems; i++) out->items[i].key = out->items[i].name = "";
+    }
+    eval_samples_close(&samples);
+    evaluation_close(&x);
+    return st;
+}
+
+enum status evaluate_answers(const struct config *c, const struct eval_options *o, const volatile bool *cancel,
+                             const char *path, struct err *e) {
+    struct evaluation x = {0};
+    struct eval_samples samples = {0};
+    CLEANUP_STR struct str lines = STR_INIT;
+    enum status st = draw_samples(c, o, cancel, &x, &samples, e);
+    for (int64_t i = 0; st == ST_OK && i < samples.n; i++) {
+        const struct eval_sample *s = &samples.items[i];
+        const bool correct = s->present && s->verdict.outcome == OUTCOME_CORRECT;
+        if (!s->present || !s->kernel) continue;
+        js_begin(&lines, NULL, '{');
+        js_put_str(&lines, "key", x.problems[s->problem]->key);
+        js_put_i64(&lines, "problem_id", x.problems[s->problem]->problem_id);
+        js_put_str(&lines, "style", "sampled");
+        js_put_str(&lines, "broken", correct ? NULL : "sampled");
+        js_put_str(&lines, "source", s->kernel);
+        js_put_str(&lines, "outcome", outcome_name(s->verdict.outcome));
+        js_put_str(&lines, "message", s->verdict.message);
+        js_put_f64(&lines, "speedup", s->verdict.speedup);
+        js_end(&lines, '}');
+        str_addc(&lines, '\n');
+    }
+    if (st == ST_OK) st = fs_write_atomic(path, str_c(&lines), lines.len, e);
     eval_samples_close(&samples);
     evaluation_close(&x);
     return st;
@@ -528,70 +569,47 @@ static bool is_generated(const struct evaluation *x, const char *dir, const stru
 
 /* The kernel of one sample; without one there is no file, as in KernelBench. */
 static enum status write_kernel(const struct evaluation *x, const char *dir, const struct problem *p, int j,
-                                const struct sample *sample, int *written, struct err *e) {
+                                const char *text, int *written, struct err *e) {
     CLEANUP_FREE char *path = kernel_file(x, dir, p, j);
-    CLEANUP_STR struct str text = STR_INIT;
     struct parsed answer;
     if (is_written(x, dir, p, j)) return ST_OK;
-    answer_text(x->s.policy.tok, sample, NULL, true, &text);
-    parse_completion(str_c(&text), text.len, prompt_language(x->s.actor.backend), &answer);
+    parse_completion(text, strlen(text), prompt_language(x->s.actor.backend), &answer);
     if (!answer.kernel.p) return ST_OK;
     ++*written;
     return fs_write_atomic(path, answer.kernel.p, answer.kernel.n, e);
 }
 
-static bool go_on(void *ctx, int64_t tokens, int done, int total) {
-    const struct evaluation *x = ctx;
-    log_progress("  sampling: %d of %d answers, %lld tokens", done, total, (long long)tokens);
-    return !(x->s.actor.cancel && *x->s.actor.cancel);
-}
-
 /* All samples of one problem. */
 static enum status generate_one(struct evaluation *x, int i, const char *dir, int *written, struct err *e) {
     const struct problem *problem = x->problems[i];
-    const struct eval_options *o = x->o;
-    const struct rollout_params p = session_rollout_params(&x->mine);
-    const struct stop_set stops = answer_stops(x->s.policy.tok, x->s.policy.style, model_cfg(x->s.policy.model), false);
-    const int n = (int)o->num_samples;
-    struct ids prompt = {0};
-    CLEANUP_FREE struct sample *samples = xcalloc((size_t)n, sizeof *samples);
-    enum status st;
-    TRY_GOTO(rollout_prompt(&x->s.actor, problem, &prompt, e), out);
-    const struct request r = {.prompt = prompt.p,
-                              .n_prompt = (int)prompt.len,
-                              .n_samples = n,
-                              .id = STREAM + (uint64_t)i,
-                              .params = rollout_sampling(&x->s.actor, &p, p.o.max_tokens, &stops)};
-    TRY_GOTO(engine_run(x->s.policy.engine, &r, 1, samples, go_on, x, e), out);
-    if (x->s.actor.cancel && *x->s.actor.cancel) {
-        st = FAIL(e, ST_CANCELLED, "interrupted; the same command goes on from there");
-        goto out;
-    }
-    for (int j = 0; j < n; j++) TRY_GOTO(write_kernel(x, dir, problem, j, &samples[j], written, e), out);
-    if (o->log_prompt) {
-        CLEANUP_STR struct str text = STR_INIT;
+    struct rollout_params p = session_rollout_params(&x->mine);
+    const int n = (int)x->o->num_samples;
+    CLEANUP_FREE char **text = xcalloc((size_t)n, sizeof *text);
+    CLEANUP_STR struct str prompt = STR_INIT;
+    p.stream = STREAM + (uint64_t)i;
+    enum status st = rollout_answers(&x->s.actor, problem, &p, n, text, x->o->log_prompt ? &prompt : NULL, e);
+    for (int j = 0; j < n && st == ST_OK; j++) st = write_kernel(x, dir, problem, j, text[j], written, e);
+    if (st == ST_OK && x->o->log_prompt) {
         CLEANUP_FREE char *path = file_of(dir, problem, 0, "prompt.txt");
-        tokenizer_decode(x->s.policy.tok, prompt.p, prompt.len, false, &text);
-        st = fs_write_atomic(path, str_c(&text), text.len, e);
+        st = fs_write_atomic(path, str_c(&prompt), prompt.len, e);
     }
-out:
-    for (int j = 0; j < n; j++) sample_free(&samples[j]);
-    ids_free(&prompt);
+    for (int j = 0; j < n; j++) free(text[j]);
     return st;
 }
 
 enum status generate_run(const struct config *c, const struct eval_options *o, const volatile bool *cancel,
                          int *written, struct err *e) {
     struct evaluation x = {0};
-    CLEANUP_STR struct str dir = STR_INIT, path = STR_INIT, yaml = STR_INIT;
+    CLEANUP_STR struct str dir = STR_INIT, path = STR_INIT, yaml = STR_INIT, replies = STR_INIT;
     enum status st;
     *written = 0;
     if (!*o->run_name || strchr(o->run_name, '/'))
         return config_reject(c, "run_name", e, "expected the name of a folder in runs_dir, got \"%s\"", o->run_name);
     str_addf(&dir, "%s/%s", o->runs_dir, o->run_name);
     str_addf(&path, "%s/generation_config.yaml", dir.p);
+    str_addf(&replies, "%s/replies.jsonl", dir.p);
     TRY(fs_mkdirs(dir.p, e));
-    TRY_GOTO(evaluation_open(o, cancel, &x, e), out);
+    TRY_GOTO(evaluation_open(o, replies.p, cancel, &x, e), out);
     config_dump(c, &yaml);
     TRY_GOTO(fs_write_atomic(path.p, str_c(&yaml), yaml.len, e), out);
     for (int i = 0; i < x.n && st == ST_OK; i++) {

@@ -37,6 +37,11 @@ enum status eval_configure(struct config *c, const struct config_schema *schema,
 enum status evaluate_run(const struct config *c, const struct eval_options *o, const volatile bool *cancel,
                          struct summary *out, struct str *text, struct err *e) MUST_USE;
 
+/* Samples as evaluate_run does, and writes a line for each answer with a verdict to PATH, in the form of `problems
+ * generate --answers --verify` (docs/formats.md): what `corpus` makes rows of. */
+enum status evaluate_answers(const struct config *c, const struct eval_options *o, const volatile bool *cancel,
+                             const char *path, struct err *e) MUST_USE;
+
 /* Kernels for the problems in KernelBench's layout: runs_dir/run_name/level_L_problem_P_sample_S_kernel.c (.py in its
  * own backends, .cu of cuda_native) and generation_config.yaml. Problems whose files are there are passed over. Nothing
  * is judged. *written: new kernels. */

@@ -25,6 +25,7 @@ static struct policy_options policy_of(const struct train_options *o, struct poo
         .device = o->device,
         .pool = pool,
         .weights = {.dtype = dtype_names[o->dtype],
+                    .base_dtype = base_dtype_names[o->base_dtype],
                     .frozen = o->lora_rank > 0,
                     .activation_memory = o->activation_memory},
         .lora = {(int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed},
@@ -171,7 +172,7 @@ static enum status run_name(const char *log_path, struct str *out, struct err *e
 /* A machine that the model shares with who measures times on it: in this process, or in others. */
 static enum status share_machine(const struct train_options *o, bool on_cpu, struct session *s, struct err *e) {
     const bool elsewhere = given(o->pool.hosts) != NULL;
-    if (!s->background) return ST_OK;
+    if (!s->background || s->texts) return ST_OK;
     if (elsewhere && on_cpu && strcmp(o->device, "cpu") == 0) return lease_create_on_host(&s->lease, e);
     if (!elsewhere) s->lease = lease_create();
     return ST_OK;
@@ -190,6 +191,13 @@ static void keep_own_gpu(const struct train_options *o, struct session *s) {
     log_warn("%s is not this run's alone: %s", o->device, e.msg);
 }
 
+/* Whether verdicts are given while answers are sampled. A server on this machine would disturb what is timed here. */
+static bool in_background(const struct train_options *o, const struct session *s, bool judged_elsewhere) {
+    if (o->overlap != OVERLAP_AUTO) return o->overlap == OVERLAP_ON;
+    if (s->texts) return judged_elsewhere || texts_is_elsewhere(s->texts);
+    return judged_elsewhere || strcmp(o->device, "cpu") != 0 || o->max_staleness > 0;
+}
+
 /* Who gives verdicts, and who knows prototypes. */
 static enum status open_verdicts(const struct train_options *o, bool training, const volatile bool *cancel,
                                  struct session *s, struct err *e) {
@@ -198,8 +206,7 @@ static enum status open_verdicts(const struct train_options *o, bool training, c
         given(o->verify.device) ? strcmp(o->verify.device, "cpu") == 0 : backend_info(o->verify.backend)->on_cpu;
     CLEANUP_STR struct str run = STR_INIT, kept = STR_INIT;
     struct pool_options pool = o->pool;
-    s->background = o->overlap == OVERLAP_ON || (o->overlap == OVERLAP_AUTO &&
-                                                 (elsewhere || strcmp(o->device, "cpu") != 0 || o->max_staleness > 0));
+    s->background = in_background(o, s, elsewhere);
     TRY(share_machine(o, on_cpu, s, e));
     const struct verify_options vo = session_verify_options(o, s->lease);
     s->gather_s = on_cpu ? 0 : 1;
@@ -240,11 +247,20 @@ static enum status open_policy(const struct train_options *given, bool training,
     return policy_engine(&po, &s->policy, e);
 }
 
+/* A server's model in its place. */
+static enum status open_texts(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                              struct err *e) {
+    s->pool = pool_create((int)o->threads);
+    TRY(texts_open(&o->sampler, o->model_name, cancel, &s->texts, e));
+    s->actor.texts = texts_actor(s->texts);
+    return ST_OK;
+}
+
 static enum status open_session(const struct train_options *o, bool training, const volatile bool *cancel,
                                 struct session *s, struct err *e) {
     *s = (struct session){.own_gpu = HOST_LEASE_NONE};
     if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
-    TRY(open_policy(o, training, cancel, s, e));
+    TRY(o->sampler.kind == SAMPLER_OPENAI ? open_texts(o, cancel, s, e) : open_policy(o, training, cancel, s, e));
     TRY(session_prompts(o, s, e));
     TRY(open_verdicts(o, training, cancel, s, e));
     session_judging(s, NULL, cancel);
@@ -299,6 +315,7 @@ void session_close(struct session *s) {
     if (s->verifier != s->verdicts.verifier) verifier_close(s->verifier);
     judge_close(&s->verdicts);
     host_lease_close(&s->own_gpu);
+    texts_close(s->texts);
     if (s->reference.model != s->policy.model) model_free(s->reference.model);
     policy_close(&s->policy);
     pool_destroy(s->pool);

@@ -3,6 +3,7 @@
 #define KERNELRL_RL_LEARN_SESSION_H
 
 #include "policy/policy.h"
+#include "rl/learn/texts.h"
 #include "rl/learn/update.h"
 #include "rl/options/options.h"
 #include "rl/rollout/rollout.h"
@@ -11,6 +12,7 @@
 
 struct session {
     struct pool *pool;
+    struct texts *texts; /* a server's model answers; NULL: the next one does */
     struct policy policy;
     struct kl_reference reference; /* what the run began with, for the KL penalty; its model may be the one above */
     struct judge_owner verdicts;
@@ -26,8 +28,9 @@ struct session {
     struct str hardware;   /* of prompts */
     struct actor actor;
 };
-/* Opens the device, loads the model (and load_checkpoint_path over it), opens tokenizer, engine and verifier. On
- * failure everything is closed again by session_close, which the caller must call in every case. */
+/* Opens the device, loads the model (and load_checkpoint_path over it), opens tokenizer, engine and verifier; with
+ * sampler: openai no model, but who asks the server. On failure everything is closed again by session_close, which the
+ * caller must call in every case. */
 enum status session_open(const struct train_options *o, const volatile bool *cancel, struct session *s,
                          struct err *e) MUST_USE;
 /* The same for a run that trains: on a GPU its memory is planned first (memory_plan.h). What the options leave to the

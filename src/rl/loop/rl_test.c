@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "policy/feedback.h"
 #include "policy/prompt.h"
 #include "reward/advantage.h"
@@ -69,6 +70,54 @@ static void advantages(void **state) {
     p.keep = 2;
     p.threshold = 2;
     check_advantages(p, NAN, (double[]){0, 0, 1, 1, 0, 1}); /* a score must be over the threshold */
+}
+
+/* By hand, with k = 2: of the pairs of 1 2 3 the 2 wins one by 1, the 3 one by 2 and one by 1. Then against all subsets
+ * of drawn groups, and the weights of `entropic` against their definition. */
+static void advantages_for_the_best(void **state) {
+    (void)state;
+    struct advantage_params p = {.kind = ADVANTAGE_MAX_K, .max_k = 2};
+    check_advantages(p, NAN, (double[]){0, 1.0 / 3, 0, 1, 0, 0});
+    p.max_k = 3;
+    check_advantages(p, NAN, (double[]){0, 0, 0, 1, 0, 0});
+    p = (struct advantage_params){.kind = ADVANTAGE_ENTROPIC, .entropic_beta = 1};
+    const double mean = (exp(1) + exp(2) + exp(3)) / 3;
+    check_advantages(p, NAN, (double[]){exp(1) / mean - 1, exp(2) / mean - 1, 0, exp(3) / mean - 1, 0, 0});
+    enum { N = 7 };
+    for (uint64_t draw = 0; draw < 20; draw++) {
+        struct advantage_sample s[N];
+        double want[N] = {0}, baseline = NAN, kl = 0;
+        const int k = 2 + (int)(draw % 5);
+        for (uint64_t i = 0; i < N; i++)
+            s[i] = (struct advantage_sample){.present = true, .score = floor(4 * rng_f64(draw, 1, i))};
+        s[0].score = 9; /* one is the best */
+        int subsets = 0;
+        for (int set = 0; set < 1 << N; set++) {
+            if (__builtin_popcount((unsigned)set) != k) continue;
+            subsets++;
+            for (int i = 0; i < N; i++) {
+                double with = -1, without = -1;
+                if (!(set >> i & 1)) continue;
+                for (int j = 0; j < N; j++) {
+                    if (set >> j & 1) with = fmax(with, s[j].score);
+                    if (set >> j & 1 && j != i) without = fmax(without, s[j].score);
+                }
+                want[i] += with - without;
+            }
+        }
+        p = (struct advantage_params){.kind = ADVANTAGE_MAX_K, .max_k = k, .negative_scale = 1};
+        advantage_batch(&p, s, N, 1, &baseline);
+        for (int i = 0; i < N; i++) assert_true(fabs(s[i].advantage - want[i] / subsets) < 1e-12);
+        p.kind = ADVANTAGE_ENTROPIC;
+        advantage_batch(&p, s, N, 1, &baseline);
+        double sum = 0;
+        for (int i = 0; i < N; i++) {
+            const double w = (s[i].advantage + 1) / N;
+            sum += s[i].advantage;
+            kl += w > 0 ? w * log(w * N) : 0;
+        }
+        assert_true(fabs(sum) < 1e-9 && fabs(kl - log(2)) < 1e-6);
+    }
 }
 
 /* One sample has no peers; no samples have nothing. */
@@ -230,8 +279,13 @@ static void no_thought_is_asked_for(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(advantages),    cmocka_unit_test(advantages_of_few), cmocka_unit_test(feedback_texts),
-        cmocka_unit_test(full_feedback), cmocka_unit_test(prompts),           cmocka_unit_test(no_thought_is_asked_for),
+        cmocka_unit_test(advantages),
+        cmocka_unit_test(advantages_for_the_best),
+        cmocka_unit_test(advantages_of_few),
+        cmocka_unit_test(feedback_texts),
+        cmocka_unit_test(full_feedback),
+        cmocka_unit_test(prompts),
+        cmocka_unit_test(no_thought_is_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

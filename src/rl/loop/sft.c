@@ -341,13 +341,15 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
 static enum status open_model(struct sft *s, const volatile bool *cancel, struct err *e) {
     const struct sft_options *o = s->o;
     const bool lora = o->lora_rank > 0;
-    struct policy_options po = {
-        .model = {"model_name", o->model_name, o->model_revision, HUB_MODEL},
-        .device = o->device,
-        .pool = s->pool,
-        .weights = {.dtype = dtype_names[o->dtype], .frozen = lora, .activation_memory = o->activation_memory},
-        .lora = {(int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed},
-        .style = o->renderer_name};
+    struct policy_options po = {.model = {"model_name", o->model_name, o->model_revision, HUB_MODEL},
+                                .device = o->device,
+                                .pool = s->pool,
+                                .weights = {.dtype = dtype_names[o->dtype],
+                                            .base_dtype = base_dtype_names[o->base_dtype],
+                                            .frozen = lora,
+                                            .activation_memory = o->activation_memory},
+                                .lora = {(int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed},
+                                .style = o->renderer_name};
     if (!o->model_name) { /* from nothing: a shape, the tokenizer of another model, random weights */
         if (!o->init_config || !o->tokenizer)
             return FAIL(e, ST_CONFIG, "sft: give model_name, or init_config and tokenizer to start from nothing");

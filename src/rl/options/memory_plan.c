@@ -118,7 +118,8 @@ static enum status sketch_train(struct sketch *s, const struct train_plan *p, in
 static enum status measure(const struct train_options *o, const char *config, struct sketch *s, struct train_plan *p,
                            struct err *e) {
     const bool lora = o->lora_rank > 0;
-    struct model_options mo = {.dtype = dtype_names[o->dtype], .frozen = lora, .empty = true};
+    struct model_options mo = {
+        .dtype = dtype_names[o->dtype], .base_dtype = base_dtype_names[o->base_dtype], .frozen = lora, .empty = true};
     mo.activation_memory = INT64_MAX / 2;
     TRY(model_init(config, 0, &mo, s->be, &s->m, e));
     p->weights = paper_bytes(s->be);

@@ -1,5 +1,8 @@
 #include "rl/options/options.h"
 
+#include <string.h>
+
+#include "rl/options/sampler_keys.h"
 #include "tensor/backend.h"
 #include "text/chat.h"
 
@@ -30,6 +33,7 @@
 #define REVISION_KEY(S) KEY_STRING(S, model_revision, "main", "Branch, tag or commit of a model_name on the Hub.")
 
 const char *const dtype_names[] = {CHOICE_NAMES(DTYPE_LIST)};
+const char *const base_dtype_names[] = {CHOICE_NAMES(BASE_DTYPE_LIST)};
 const char *const precision_names[] = {CHOICE_NAMES(PRECISION_LIST)};
 #define DTYPE_KEY(S)                                                                                              \
     KEY_CHOICE(                                                                                                   \
@@ -37,6 +41,19 @@ const char *const precision_names[] = {CHOICE_NAMES(PRECISION_LIST)};
         "Type the products with the model's matrices compute in; sums and LoRA are f32 in both. auto: f32 below " \
         "100 million parameters, bf16 from there on where the device has it. With LoRA a bf16 model takes two "   \
         "bytes a parameter.")
+
+#define BASE_DTYPE_KEY(S)                                                                                              \
+    KEY_CHOICE(S, base_dtype, BASE_DTYPE_LIST, "auto",                                                                 \
+               "How the frozen matrices of the layers are held where LoRA is trained: fp8 (a byte a weight) or nf4 "   \
+               "(half a byte), made as the model is loaded, or as a checkpoint has them; every result is that of the " \
+               "bf16 matrices they decode to. auto: as the checkpoint has them. bf16: a checkpoint in codes is "       \
+               "decoded.")
+
+enum status base_dtype_check(const struct config *c, int base_dtype, int64_t lora_rank, struct err *e) {
+    if (lora_rank > 0 || base_dtype == BASE_AUTO || base_dtype == BASE_BF16) return ST_OK;
+    return config_reject(c, "base_dtype", e, "%s is of a base that is not trained: expected lora_rank above 0",
+                         base_dtype_names[base_dtype]);
+}
 
 static enum status check_device(const struct config *c, const char *device, struct err *e) {
     return backend_device_valid(device)
@@ -53,6 +70,7 @@ static const struct config_key train_keys[] = {
                "Folder of the model, in Hugging Face layout, looked up in the working directory, then in the "
                "installation; or its name on the Hub, such as Qwen/Qwen2.5-Coder-0.5B (docs/models.md)."),
     REVISION_KEY(T),
+    SAMPLER_KEYS(T, sampler),
     KEY_STRING_OPT(T, load_checkpoint_path, "null",
                    "Weights to start from instead: a PEFT adapter or a full model, a folder or a name on the Hub. "
                    "The optimizer starts fresh."),
@@ -61,6 +79,7 @@ static const struct config_key train_keys[] = {
     KEY_INT(T, seed, "0", "[0,)", "Seed of data order, sampling and LoRA initialisation."),
     DEVICE_KEY(T),
     DTYPE_KEY(T),
+    BASE_DTYPE_KEY(T),
     KEY_CHOICE(
         T, numerics, NUMERICS_LIST, "exact",
         "exact: a token's log-probability has the same bits in sampling and in training, whatever the batch; a run "
@@ -119,7 +138,9 @@ static const struct config_key train_keys[] = {
         T, "advantage", advantage.kind, ADVANTAGE_LIST, "center",
         "Advantage: score minus the group's mean, that over the standard deviation (GRPO), minus the mean of the "
         "others (RLOO), the score itself (none), minus the batch's mean, that over its deviation (REINFORCE++), minus "
-        "a running mean (ema), over the group's mean (maxrl); or a weight for likelihood training: exp((score - mean) "
+        "a running mean (ema), over the group's mean (maxrl); for who wants one good answer: weights that grow "
+        "exponentially with the score (entropic), what an answer adds to the best of advantage_k (max_k); or a weight "
+        "for likelihood training: exp((score - mean) "
         "/ reward_temperature), or 1 for the keep_best best over keep_threshold (best)."),
     KEY_FLOAT_AT(T, "negative_advantage_scale", advantage.negative_scale, "1", "[0,1]",
                  "Factor on advantages below zero. 1: policy gradient; 0: learns from a group's better answers alone."),
@@ -127,6 +148,11 @@ static const struct config_key train_keys[] = {
                  "advantage: ema: how much of the running mean a step keeps."),
     KEY_FLOAT_AT(T, "reward_temperature", advantage.temperature, "1", "(0,)",
                  "advantage: exponential: the score difference that weighs e times."),
+    KEY_FLOAT_AT(
+        T, "entropic_beta", advantage.entropic_beta, "0", "[0,)",
+        "advantage: entropic: the score difference that weighs e times is 1 over this. 0: for each group so that its "
+        "weights are ln 2 from equal ones."),
+    KEY_INT_AT(T, "advantage_k", advantage.max_k, "4", "[2,1024]", "advantage: max_k: of how many the best counts."),
     KEY_INT_AT(T, "keep_best", advantage.keep, "3", "[1,1024]",
                "advantage: best: answers of a group that are trained on, at most."),
     KEY_FLOAT_AT(T, "keep_threshold", advantage.threshold, "0.5", "(,)", "advantage: best: scores must be over this."),
@@ -397,6 +423,8 @@ static const struct config_key train_keys[] = {
 static const struct config_topic train_topics[] = {
     {"algorithm", "Method"},
     {"model_name", "Model"},
+    {"sampler", "Another server"},
+    {"load_checkpoint_path", "Model"},
     {"log_path", "Run directory, length and evaluation"},
     {"device", "Device and memory"},
     {"lora_rank", "Model"},
@@ -430,6 +458,18 @@ const struct config_schema train_schema = {.key = train_keys,
                                            .alias_count = TRAIN_ALIASES,
                                            .topic = train_topics,
                                            .topic_count = ARRAY_LEN(train_topics)};
+
+void train_schema_with(const struct config_key *keys, size_t n, size_t offset, size_t values_bytes,
+                       struct config_key *all, size_t most, struct config_schema *out) {
+    ASSERT(n + train_schema.count <= most);
+    memcpy(all, keys, n * sizeof *all);
+    memcpy(all + n, train_keys, train_schema.count * sizeof *all);
+    for (size_t i = n; i < n + train_schema.count; i++) all[i].offset += offset;
+    *out = train_schema;
+    out->key = all;
+    out->count = n + train_schema.count;
+    out->values_bytes = values_bytes;
+}
 
 int train_options_turns(const T *o) { return o->mode == MODE_MULTI_TURN ? o->rollout.max_turns : 1; }
 #undef T
@@ -470,12 +510,14 @@ static const struct config_key sft_keys[] = {
     KEY_INT(T, seed, "0", "[0,)", "Seed of initialisation and data order."),
     DEVICE_KEY(T),
     DTYPE_KEY(T),
+    BASE_DTYPE_KEY(T),
     KEY_INT(T, threads, "0", "[0,256]", "Threads. 0: all CPUs."),
     RANK_KEYS(T),
 };
 const struct config_schema sft_schema = {.key = sft_keys, .count = ARRAY_LEN(sft_keys), .values_bytes = sizeof(T)};
 
 enum status sft_options_check(const struct config *c, const T *o, struct err *e) {
+    TRY(base_dtype_check(c, o->base_dtype, o->lora_rank, e));
     return check_device(c, o->device, e);
 }
 #undef T

@@ -5,6 +5,7 @@
 #define KERNELRL_RL_OPTIONS_OPTIONS_H
 
 #include "io/config.h"
+#include "remote/servers.h"
 #include "reward/advantage.h"
 #include "reward/reward.h"
 #include "train/adamw.h"
@@ -44,8 +45,12 @@ enum precision { CHOICE_ENUM(PRECISION_LIST) };
 enum numerics { CHOICE_ENUM(NUMERICS_LIST) };
 #define DTYPE_LIST(X) X(DTYPE_AUTO, auto) X(DTYPE_OF_F32, f32) X(DTYPE_OF_BF16, bf16)
 enum dtype_choice { CHOICE_ENUM(DTYPE_LIST) };
+#define BASE_DTYPE_LIST(X) X(BASE_AUTO, auto) X(BASE_BF16, bf16) X(BASE_FP8, fp8) X(BASE_NF4, nf4)
+enum base_dtype_choice { CHOICE_ENUM(BASE_DTYPE_LIST) };
 #define SAVED_LIST(X) X(SAVED_BF16, bf16) X(SAVED_F32, f32)
 enum saved_dtype { CHOICE_ENUM(SAVED_LIST) };
+#define SAMPLER_LIST(X) X(SAMPLER_ENGINE, engine) X(SAMPLER_OPENAI, openai)
+enum sampler_kind { CHOICE_ENUM(SAMPLER_LIST) };
 /* Methods by their names, and rewards (presets.c). */
 #define ALGORITHM_LIST(X)                                 \
     X(ALGORITHM_REINFORCE, reinforce)                     \
@@ -108,11 +113,23 @@ struct example_options {
     int64_t max_tokens;     /* of the examples of a prompt together; 0: no limit */
 };
 
+/* Who samples, where that is not the model that is loaded here (rl/learn/texts.h). */
+struct sampler_options {
+    enum sampler_kind kind;
+    int server_type; /* enum server_type, or unset */
+    const char *base_url, *api_key_env, *reasoning_effort;
+    int in_flight, tries;
+    double timeout_s;
+    const char *replies; /* no key: the file of answers that a command keeps; NULL: none */
+};
+
 struct train_options {
+    struct sampler_options sampler;
     int algorithm; /* enum algorithm, or unset: a preset */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
-    int dtype;    /* enum dtype_choice */
-    int numerics; /* enum numerics */
+    int dtype;      /* enum dtype_choice */
+    int base_dtype; /* enum base_dtype_choice */
+    int numerics;   /* enum numerics */
     int64_t lora_rank, seed, threads, activation_memory, kv_memory;
     const char *ranks; /* as comm_open takes it */
     double peer_timeout;
@@ -172,16 +189,26 @@ struct train_options {
         double speed_from, speed_until, partial_until, plan_weight_end;
     } schedule;
 };
-/* By the value of the key dtype: what model_options calls it. */
+/* By the value of the keys dtype and base_dtype: what model_options calls it. */
 extern const char *const dtype_names[];
+extern const char *const base_dtype_names[];
+/* A rule of both tables: a base in codes has an adapter that is trained. */
+enum status base_dtype_check(const struct config *c, int base_dtype, int64_t lora_rank, struct err *e) MUST_USE;
 extern const struct config_schema train_schema;
 extern const char *const precision_names[];
+
+/* A schema of n keys and, behind them, those of train, whose values are a member of theirs at `offset`. all[most] holds
+ * the rows. */
+void train_schema_with(const struct config_key *keys, size_t n, size_t offset, size_t values_bytes,
+                       struct config_key *all, size_t most, struct config_schema *out);
 
 /* After all values are set: presets give values to keys that have none (algorithm, dataset_builder.reward_preset), then
  * rules between keys are checked. */
 enum status train_options_finish(struct config *c, struct train_options *o, struct err *e) MUST_USE;
+/* The same for the keys of sampler_keys.h and model_name, in whatever schema. */
+enum status sampler_options_finish(struct config *c, struct sampler_options *s, struct err *e) MUST_USE;
 /* Names of other programs' files, and what they mean here; part of train_schema. */
-enum { TRAIN_ALIASES = 52 };
+enum { TRAIN_ALIASES = 51 };
 extern const struct config_alias train_aliases[];
 /* The presets: what `algorithm` and `reward_preset` set, "key=value" each, ended by NULL. NULL for an unknown index. */
 const char *const *algorithm_preset(int index);
@@ -197,6 +224,7 @@ struct sft_options {
     const char *model_name, *model_revision, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
     int save_dtype; /* enum saved_dtype */
     int dtype;      /* enum dtype_choice */
+    int base_dtype; /* enum base_dtype_choice */
     int64_t lora_rank, batch_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads, save_every,
         log_every, activation_memory;
     double lora_alpha, min_lr_ratio, stop_after_minutes, prompt_loss_weight;

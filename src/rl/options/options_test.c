@@ -219,12 +219,37 @@ static void files_of_earlier_systems(void **state) {
     config_free(&c);
 
     static const char *const hosted[][2] = {{"wandb_project=x", "no hosted logger"},
-                                            {"wandb_name=x", "no hosted logger"},
-                                            {"base_url=https://service", "trained here"}};
+                                            {"wandb_name=x", "no hosted logger"}};
     config_init(&c, &train_schema, &o);
     for (size_t i = 0; i < ARRAY_LEN(hosted); i++)
         CHECK_FAILS(config_set(&c, hosted[i][0], &err), ST_CONFIG, hosted[i][1]);
     config_free(&c);
+}
+
+/* Assignments that go together, and the end of the message when they do not. */
+static void sampler_rules(void **state) {
+    (void)state;
+    static const char *const rows[][4] = {
+        {"base_url=https://service", "seed=1", "model_name=x", "add sampler=openai to ask it"},
+        {"sampler=openai", "seed=1", "model_name=x", "openai needs base_url"},
+        {"sampler=openai", "base_url=http://x/v1", "seed=1", "needs the model's name as the server knows it"},
+        {"sampler=openai", "base_url=http://x/v1", "model_name=x", NULL},
+        {"server_type=deepseek", "seed=1", "model_name=x", NULL},
+        {"server_type=local", "base_url=http://x/v1", "model_name=default", NULL},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct config c;
+        struct train_options o;
+        config_init(&c, &train_schema, &o);
+        for (int k = 0; k < 3; k++) CHECK(config_set(&c, rows[i][k], &err));
+        if (rows[i][3]) {
+            CHECK_FAILS(train_options_finish(&c, &o, &err), ST_CONFIG, rows[i][3]);
+        } else {
+            CHECK(train_options_finish(&c, &o, &err));
+            assert_int_equal(o.sampler.kind, SAMPLER_OPENAI);
+        }
+        config_free(&c);
+    }
 }
 
 /* The files of configs/: every key is one, every value is allowed, and the rules between them hold. */
@@ -294,6 +319,7 @@ int main(void) {
         cmocka_unit_test(rules),
         cmocka_unit_test(out_of_range),
         cmocka_unit_test(files_of_earlier_systems),
+        cmocka_unit_test(sampler_rules),
         cmocka_unit_test(shipped_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

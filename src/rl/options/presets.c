@@ -1,6 +1,8 @@
 /* Presets, names of other programs, and the rules between keys of train. */
 #include "rl/options/options.h"
 
+#include <string.h>
+
 #include "tensor/backend.h"
 
 #define T struct train_options
@@ -68,17 +70,36 @@ static enum status apply(struct config *c, const char *source, const char *const
     return ST_OK;
 }
 
+enum status sampler_options_finish(struct config *c, struct sampler_options *s, struct err *e) {
+    static const char *const served[] = {"sampler=openai", NULL};
+    if (s->server_type >= 0) TRY(apply(c, "server_type", served, e));
+    const bool has_url = s->base_url && *s->base_url;
+    if (s->kind == SAMPLER_ENGINE && has_url)
+        return config_reject(c, "base_url", e,
+                             "is the address of a server that answers in the place of our model: add sampler=openai to "
+                             "ask it (eval, generate, corpus, optimize), or leave base_url out");
+    if (s->kind == SAMPLER_ENGINE) return ST_OK;
+    if (!has_url && s->server_type < 0)
+        return config_reject(c, "sampler", e,
+                             "openai needs base_url, the address of the server (or server_type, its name)");
+    if (strcmp(config_source(c, "model_name"), "default") == 0)
+        return config_reject(c, "model_name", e,
+                             "sampler: openai needs the model's name as the server knows it (GET base_url/models lists "
+                             "them)");
+    return ST_OK;
+}
+
 enum status train_options_finish(struct config *c, T *o, struct err *e) {
     TRY(apply(c, "algorithm", algorithm_preset(o->algorithm), e));
     TRY(apply(c, "dataset_builder.reward_preset", reward_preset(o->dataset_builder.reward_preset), e));
     static const char *const corrected[] = {"ratio_correction=truncate", NULL};
     if (o->max_staleness > 0) TRY(apply(c, "max_staleness", corrected, e));
+    TRY(sampler_options_finish(c, &o->sampler, e));
     return train_options_check(c, o, e);
 }
 
 /* ---- names of other programs --------------------------------------------------------------------------------------*/
 
-#define HOSTED "belongs to a hosted service; the model is trained here, on `device`."
 #define OWN_LOG "there is no hosted logger; TensorBoard files and metrics.jsonl are written to log_path."
 #define OWN_JAIL "answers are judged here, in a sandbox of this machine (sandbox.*)."
 #define SHARED(name) \
@@ -95,7 +116,6 @@ const struct config_alias train_aliases[] = {
     {"dataset_builder.modal_timeout", "sandbox.run_timeout_s", false, "The deadline of a kernel's run, in seconds."},
     {"dataset_builder.use_modal", NULL, false, OWN_JAIL},
     {"dataset_builder.modal_gpu_type", NULL, false, OWN_JAIL},
-    {"base_url", NULL, true, HOSTED},
     {"wandb_project", NULL, true, OWN_LOG},
     {"wandb_name", NULL, true, OWN_LOG},
     {"multiturn_dataset_builder.max_turns", "max_turns", false, ""},
@@ -197,6 +217,7 @@ static enum status check_roles(const struct config *c, const T *o, struct err *e
 }
 
 enum status train_options_check(const struct config *c, const T *o, struct err *e) {
+    TRY(base_dtype_check(c, o->base_dtype, o->lora_rank, e));
     if (!backend_device_valid(o->device))
         return config_reject(c, "device", e, "expected cpu, cuda or cuda:N, got \"%s\"", o->device);
     const char *index = o->examples.index_path;

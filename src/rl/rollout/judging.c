@@ -326,9 +326,12 @@ static void wait_for_change(struct judging *q, const struct judging_batch *b, do
     }
     log_progress("  verdicts: %d still to come", b->pending);
     if (clock_now_s() - from >= (double)PATIENCE_S * (*said + 1)) {
-        CLEANUP_STR struct str what = STR_INIT;
+        CLEANUP_STR struct str what = STR_INIT, later = STR_INIT;
+        const int others = q->n + q->n_flights - b->pending;
         q->judge.stream->describe(q->judge.ctx, &what);
-        log_info("waiting for %d verdicts, for %.0f s: %s", b->pending, clock_now_s() - from, str_c(&what));
+        if (others > 0) str_addf(&later, " (and %d of batches that were sampled ahead)", others);
+        log_info("waiting for %d verdicts%s, for %.0f s: %s", b->pending, str_c(&later), clock_now_s() - from,
+                 str_c(&what));
         ++*said;
     }
     const double until = clock_now_s() + 1;

@@ -89,9 +89,10 @@ void raicl_close(struct raicl *r) {
     free(r);
 }
 
-/* Tokens of an example as the prompt shows it, but for the few around it. */
+/* Tokens of an example as the prompt shows it, but for the few around it; without a tokenizer a guess. */
 static int64_t tokens_of(const struct raicl *r, const struct prompt_example *x) {
     struct ids ids = {0};
+    if (!r->o.tok) return (int64_t)(strlen(x->code) + strlen(x->kernel)) / 4;
     tokenizer_encode(r->o.tok, x->code, strlen(x->code), false, &ids);
     tokenizer_encode(r->o.tok, x->kernel, strlen(x->kernel), false, &ids);
     const int64_t n = (int64_t)ids.len;

@@ -12,7 +12,7 @@ struct raicl_options {
     const char *backend;   /* of the answers that are trained: "c", "triton", ... */
     const char *device;    /* of a neural embedder; RAG_DEVICE overrules it */
     struct pool *pool;     /* borrowed */
-    struct tokenizer *tok; /* borrowed: counts the tokens */
+    struct tokenizer *tok; /* borrowed: counts the tokens; NULL: four bytes count as one */
     const volatile bool *cancel;
 };
 struct raicl;

@@ -23,8 +23,29 @@ struct actor_policy {
     void *ctx;
 };
 
+/* A model that answers in text, behind a server: it has no tokens, no log-probabilities and no weights of ours. */
+struct text_request {
+    const char *system, *user;
+    double temperature, min_p;
+    int64_t max_tokens;
+    uint64_t seed; /* equal requests with equal seeds have one answer */
+};
+struct text_answer {
+    char *text;     /* NULL: not there yet. The caller's */
+    int64_t tokens; /* as the server counts them */
+    enum stop_reason stop;
+};
+/* As engine_run: an answer is in out[] from when it has come, and progress is called behind each. After an error out[]
+ * is empty. */
+struct actor_texts {
+    enum status (*fn)(void *ctx, const struct text_request *req, int n, struct text_answer *out,
+                      engine_progress_fn *progress, void *progress_ctx, struct err *e);
+    void *ctx;
+};
+
 /* The policy, its prompts and its judge; borrowed, nothing here is owned. */
 struct actor {
+    struct actor_texts texts; /* fn NULL: the model below samples; else it, its engine and its tokenizer are NULL */
     struct model *model;
     struct engine *engine;
     struct actor_policy policy; /* fn NULL: the engine samples */
@@ -33,7 +54,7 @@ struct actor {
     enum chat_style style;
     bool think;
     struct actor_options o;      /* of all prompts and all sampling */
-    struct judging *judging;     /* gives verdicts */
+    struct judging *judging;     /* gives verdicts; NULL: nobody does */
     struct lease *lease;         /* shared with who measures times; NULL: nobody does */
     const volatile bool *cancel; /* polled; NULL: never */
     /* Prompts. */
@@ -44,11 +65,12 @@ struct actor {
     int n_examples;
 };
 
-struct episode { /* one turn of one sample */
-    struct sample sample;
-    char *text;    /* decoded completion without its stop token */
-    char *kernel;  /* NULL: none found */
-    char *summary; /* the model's own words on it, for a later turn; NULL: none */
+struct episode {          /* one turn of one sample */
+    struct sample sample; /* of an actor that answers in text: empty */
+    int64_t tokens;       /* of the answer, as who sampled it counts */
+    char *text;           /* decoded completion without its stop token */
+    char *kernel;         /* NULL: none found */
+    char *summary;        /* the model's own words on it, for a later turn; NULL: none */
     bool format_ok;
     int64_t thought_chars, kernel_chars; /* UTF-8 characters; 0: none */
     int plan_tokens;                     /* leading tokens that reason; the rest is the answer */
@@ -67,6 +89,8 @@ struct episode { /* one turn of one sample */
 struct sample_group { /* samples of one prompt: all first turns of a task, or one later turn of one of its samples */
     const struct problem *problem;
     struct ids prompt;
+    char *message[2];   /* of an actor that answers in text: system and user; else NULL */
+    char *begun;        /* how its answers begin: the end of the prompt. NULL: they begin with their samples */
     struct episode *ep; /* [n] */
     int n;
     int task;         /* number of its problem in the rollout */
@@ -124,6 +148,11 @@ enum status rollout_score(const struct actor *a, const struct rollout_params *p,
 enum status rollout_run(const struct actor *a, const struct problem *const *problems, int n,
                         const struct rollout_params *p, struct rollout *r, struct rollout_times *times,
                         struct err *e) MUST_USE;
+/* Samples the groups from `begin` on, which the caller has added with their prompts (rollout_add_group, and message or
+ * begun where they have any), as first turns of the tasks p->first_task, p->first_task + 1, ...: group i has stream
+ * p->stream + task - p->first_task. Their verdicts are asked for, if the actor has a judge, and not waited for. */
+enum status rollout_play(const struct actor *a, const struct rollout_params *p, struct rollout *r, int begin,
+                         struct err *e) MUST_USE;
 /* A rollout of one call of rollout_sample (its first_task 0) as it was, from its groups alone: their problems, prompts
  * and samples are there, everything else is made again and the verdicts are asked for, in the places that they had in
  * the step. ST_PARSE: the groups do not make up trajectories; where: what to name then. */
@@ -137,8 +166,14 @@ void groups_free(struct sample_group *groups, int n); /* what they own, not the 
 /* Samples as engine_run does, by the policy, while the lease is held; weights that are not finite are named. */
 enum status actor_run(const struct actor *a, const struct request *req, int n_req, struct sample *out,
                       engine_progress_fn *progress, void *ctx, struct err *e) MUST_USE;
+/* n answers to a problem's first prompt, as rollout_sample draws them with p for a first task, and that prompt; nothing
+ * is judged. out[]: texts, the caller's to free; prompt may be NULL. */
+enum status rollout_answers(const struct actor *a, const struct problem *problem, const struct rollout_params *p, int n,
+                            char **out, struct str *prompt, struct err *e) MUST_USE;
 /* What the sample says: text, kernel, thought. The actor's backend decides which fences count. */
 void rollout_decode(const struct actor *a, struct episode *ep);
+/* How many tokens the messages have, into `out` where the actor has a tokenizer; else a guess. */
+int64_t rollout_encode(const struct actor *a, const struct chat_message messages[2], struct ids *out);
 /* What a text of n bytes says, into an episode that is zero: format_ok, thought_chars, and the kernel (the caller's to
  * free) with its length. Views of the result point into the text. */
 struct parsed rollout_read(const struct backend_info *backend, const char *text, size_t n, struct episode *ep);

@@ -199,7 +199,7 @@ static struct sample_key key_of(const struct request *r, uint64_t weights) {
 }
 
 /* A call on its way: what is not on record is asked for, and goes to its place as it comes. */
-struct call {
+struct sample_call {
     struct sample_journal *j;
     struct sample *out;     /* the caller's */
     struct request *req;    /* runs of samples that are not on record */
@@ -214,7 +214,7 @@ struct call {
     void *ctx;
 };
 
-static void divide(struct call *c, const struct request *req, int n_req) {
+static void divide(struct sample_call *c, const struct request *req, int n_req) {
     int64_t at = 0;
     for (int i = 0; i < n_req; i++) {
         struct sample_key key = key_of(&req[i], *c->j->weights);
@@ -241,7 +241,7 @@ static void divide(struct call *c, const struct request *req, int n_req) {
 }
 
 /* Samples that are there go to the caller, and are written down. */
-static void move(struct call *c) {
+static void move(struct sample_call *c) {
     for (int i = 0; i < c->n; i++) {
         if (c->moved[i] || !c->drawn[i].ids) continue;
         append(c->j, &c->key[i], &c->drawn[i]);
@@ -253,13 +253,13 @@ static void move(struct call *c) {
 }
 
 static bool on_progress(void *ctx, int64_t tokens, int done, int total) {
-    struct call *c = ctx;
+    struct sample_call *c = ctx;
     if (done > c->done) move(c);
     return !c->progress || c->progress(c->ctx, tokens + c->replayed_tokens, c->done + c->replayed, total + c->replayed);
 }
 
 /* What inner left in its places when all is over. */
-static void finish(struct call *c, enum status st, int64_t total) {
+static void finish(struct sample_call *c, enum status st, int64_t total) {
     if (st == ST_OK) move(c);
     for (int i = 0; i < c->n && st == ST_OK; i++)
         if (!c->moved[i]) c->out[c->place[i]] = c->drawn[i]; /* cancelled before its first token */
@@ -285,15 +285,15 @@ enum status sample_journal_run(void *ctx, const struct request *req, int n_req, 
     }
     if (!plain) return j->inner.fn(j->inner.ctx, req, n_req, out, progress, progress_ctx, e);
     memset(out, 0, total * sizeof *out);
-    struct call c = {.j = j,
-                     .out = out,
-                     .req = xcalloc(total + 1, sizeof *c.req),
-                     .drawn = xcalloc(total + 1, sizeof *c.drawn),
-                     .key = xcalloc(total + 1, sizeof *c.key),
-                     .place = xcalloc(total + 1, sizeof *c.place),
-                     .moved = xcalloc(total + 1, sizeof *c.moved),
-                     .progress = progress,
-                     .ctx = progress_ctx};
+    struct sample_call c = {.j = j,
+                            .out = out,
+                            .req = xcalloc(total + 1, sizeof *c.req),
+                            .drawn = xcalloc(total + 1, sizeof *c.drawn),
+                            .key = xcalloc(total + 1, sizeof *c.key),
+                            .place = xcalloc(total + 1, sizeof *c.place),
+                            .moved = xcalloc(total + 1, sizeof *c.moved),
+                            .progress = progress,
+                            .ctx = progress_ctx};
     divide(&c, req, n_req);
     bool go_on = true;
     if (c.replayed > 0 && progress) go_on = progress(progress_ctx, c.replayed_tokens, c.replayed, (int)total);

@@ -315,6 +315,66 @@ void compile_one(struct compiler *c, struct compile_job *job) {
     shell_close(&shell);
 }
 
+/* ---- notes ---- */
+
+/* The object of this job is the text: what GCC says of vectorising, of the answer's own lines. */
+static const char notes_script[] =
+    "cd \"$TMPDIR\" && gcc \"$@\" -c -o notes.o -fopt-info-vec-all - 2>&1 | grep '^kernel\\.c:[0-9]*:[0-9]*: ' |"
+    " grep -e 'optimized: loop vectorized' -e \"couldn't vectorize loop\" -e 'missed: not vectorized' | head -n 200;"
+    " echo end";
+
+/* One line of GCC's: "kernel.c:4:21: missed: couldn't vectorize loop", and behind it the reason, whose own place is of
+ * no interest. *loop: the line of the loop that the reason is for; 0: none waits for one. */
+static void read_note(const char *p, size_t n, int64_t *loop, struct str *out) {
+    static const char fast[] = "optimized: loop vectorized using ",
+                      reason[] = "missed: not vectorized: ", slow[] = "couldn't vectorize loop";
+    char number[24];
+    const char *from = memchr(p, ':', n), *hit;
+    if (!from) return;
+    const size_t digits = strspn(from + 1, "0123456789");
+    snprintf(number, sizeof number, "%.*s", (int)(digits < 20 ? digits : 20), from + 1);
+    int64_t line;
+    if (!parse_i64(number, &line)) return;
+    CLEANUP_STR struct str note = STR_INIT;
+    if ((hit = mem_find(p, n, fast, sizeof fast - 1))) {
+        str_addf(&note, "line %lld: vectorised, %.*s bytes at a time\n", (long long)line,
+                 (int)strspn(hit + sizeof fast - 1, "0123456789"), hit + sizeof fast - 1);
+    } else if (mem_find(p, n, slow, sizeof slow - 1)) {
+        *loop = line;
+    } else if (*loop > 0 && (hit = mem_find(p, n, reason, sizeof reason - 1))) {
+        hit += sizeof reason - 1;
+        str_addf(&note, "line %lld: not vectorised: %.*s\n", (long long)*loop, (int)(p + n - hit), hit);
+        *loop = 0;
+    }
+    if (note.len > 0 && !strstr(str_c(out), note.p)) str_add(out, note.p, note.len);
+}
+
+void compile_notes(struct compiler *c, const char *unit, size_t unit_bytes, int most, struct str *out) {
+    char *args[] = {
+#define X(s) (char[]){s},
+        FLAGS(X)
+#undef X
+            NULL};
+    struct compile_job job = {.unit = unit, .unit_bytes = unit_bytes, .script = notes_script, .args = args};
+    CLEANUP_STR struct str notes = STR_INIT;
+    int64_t loop = 0;
+    compile_one(c, &job);
+    const char *p = job.object, *end = p ? p + job.object_bytes : p;
+    while (job.result == COMPILE_OK && p < end) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        const size_t n = (size_t)((stop ? stop : end) - p);
+        read_note(p, n, &loop, &notes);
+        p += n + 1;
+    }
+    p = str_c(&notes);
+    for (int i = 0; i < most && *p; i++) {
+        const size_t n = strcspn(p, "\n") + 1;
+        str_add(out, p, n);
+        p += n;
+    }
+    free(job.object);
+}
+
 /* ---- a batch ---- */
 
 enum { MAX_THREADS = 256 };

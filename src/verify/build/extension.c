@@ -380,23 +380,28 @@ static bool names_narrow(const char *source) {
     return false;
 }
 
+void extension_native_unit(const struct spec *spec, const char *source, bool cuda, struct str *out) {
+    const bool scratch = strstr(source, "scratch_bytes(") != NULL;
+    str_adds(out, "#define KERNELRL_ABI 1\n#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n"
+                  "#include <string.h>\n");
+    str_adds(out, cuda ? "#include <cuda_runtime.h>\n" : "typedef void *cudaStream_t;\n");
+    if (cuda && names_narrow(source)) str_adds(out, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n");
+    str_adds(out, "#define restrict __restrict__\n");
+    spec_render_macros(spec, out);
+    if (scratch) str_adds(out, "size_t scratch_bytes(void);\n");
+    str_adds(out, "#line 1 \"kernelrl.h\"\n");
+    native_prototype(spec, scratch, out);
+    str_adds(out, "#line 1 \"kernel.cu\"\n");
+    str_adds(out, source);
+    native_shim(spec, scratch, out);
+}
+
 void extension_build_native(const struct extension_tools *t, struct compiler *c, const struct spec *spec,
                             const char *source, double timeout_s, struct compile_job *job) {
-    bool cuda = t->architecture[0] && t->nvcc[0], scratch = strstr(source, "scratch_bytes(") != NULL;
+    const bool cuda = t->architecture[0] && t->nvcc[0];
     CLEANUP_STR struct str unit = STR_INIT;
     struct extension_options o = {.n = 0};
-    str_adds(&unit, "#define KERNELRL_ABI 1\n#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n"
-                    "#include <string.h>\n");
-    str_adds(&unit, cuda ? "#include <cuda_runtime.h>\n" : "typedef void *cudaStream_t;\n");
-    if (cuda && names_narrow(source)) str_adds(&unit, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n");
-    str_adds(&unit, "#define restrict __restrict__\n");
-    spec_render_macros(spec, &unit);
-    if (scratch) str_adds(&unit, "size_t scratch_bytes(void);\n");
-    str_adds(&unit, "#line 1 \"kernelrl.h\"\n");
-    native_prototype(spec, scratch, &unit);
-    str_adds(&unit, "#line 1 \"kernel.cu\"\n");
-    str_adds(&unit, source);
-    native_shim(spec, scratch, &unit);
+    extension_native_unit(spec, source, cuda, &unit);
     static const char *const device[] = {"-O3",        "-std=c++17", "-shared",
                                          "-Xcompiler", "-fPIC,-w",   "-w",
                                          "-Xlinker",   "-zdefs",     "--expt-relaxed-constexpr",

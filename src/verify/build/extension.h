@@ -30,8 +30,12 @@ void extension_close(struct extension_tools *t);
 void extension_build(const struct extension_tools *t, struct compiler *c, const json_t *request, double timeout_s,
                      struct compile_job *job, bool *standin);
 
-/* Compiles a cuda_native answer: one CUDA C++ unit with kernel() (docs/formats.md), without torch headers. Without a
- * GPU (for tests) the host's compiler takes it as C++. Fills the job's results. The caller frees job->object. */
+/* Appends the translation unit of a cuda_native answer, with the functions through which it is called:
+ * kernelrl_native(void **arguments, void *stream) and kernelrl_scratch(). cuda: as CUDA C++, else as C++. */
+void extension_native_unit(const struct spec *spec, const char *source, bool cuda, struct str *out);
+
+/* A cuda_native answer: one CUDA C++ unit with kernel() (docs/formats.md), no torch headers. Without a GPU (for tests)
+ * the host compiler takes it as C++. Fills the job's results; the caller frees job->object. */
 void extension_build_native(const struct extension_tools *t, struct compiler *c, const struct spec *spec,
                             const char *source, double timeout_s, struct compile_job *job);
 

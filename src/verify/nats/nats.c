@@ -80,7 +80,6 @@ static enum status set_options(struct nats_connection *c, const struct nats_conn
     if (s == NATS_OK) s = natsOptions_SetMaxReconnect(o, -1);
     if (s == NATS_OK) s = natsOptions_SetReconnectWait(o, RECONNECT_MS);
     if (s == NATS_OK) s = natsOptions_SetReconnectBufSize(o, BUFFER_BYTES);
-    if (s == NATS_OK) s = natsOptions_SetRetryOnFailedConnect(o, true, on_change, c);
     if (s == NATS_OK) s = natsOptions_SetPingInterval(o, (int64_t)(how->ping_s * 1000));
     if (s == NATS_OK) s = natsOptions_SetMaxPingsOut(o, 2);
     if (s == NATS_OK) s = natsOptions_SetTimeout(o, 3000);
@@ -99,6 +98,12 @@ static enum status set_options(struct nats_connection *c, const struct nats_conn
     if (how->cert_file && (s = natsOptions_LoadCertificatesChain(o, how->cert_file, how->key_file)) != NATS_OK)
         return failed(e, ST_CONFIG, how->cert_file, s);
     return ST_OK;
+}
+
+/* Whether trying again is of no use: the key, or what the server can do, would have to change. */
+static bool never(natsStatus s) {
+    return s == NATS_CONNECTION_AUTH_FAILED || s == NATS_NOT_PERMITTED || s == NATS_NO_SERVER_SUPPORT ||
+           s == NATS_INVALID_ARG;
 }
 
 static void close_connection(struct nats_connection *c) {
@@ -126,8 +131,13 @@ static enum status open_connection(const struct nats_connect *how, struct nats_c
     c->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     enum status st = c->event < 0 ? FAIL(e, ST_IO, "eventfd: %s", strerror(errno)) : set_options(c, how, e);
     if (st == ST_OK) {
-        const natsStatus s = natsConnection_Connect(&c->nc, c->options);
-        if (s != NATS_OK && s != NATS_NOT_YET_CONNECTED) st = failed(e, ST_CONFIG, how->url, s);
+        /* Once, to learn what the server says: behind tries in the background the library has forgotten it. */
+        natsStatus s = natsConnection_Connect(&c->nc, c->options);
+        if (s != NATS_OK && !never(s)) {
+            s = natsOptions_SetRetryOnFailedConnect(c->options, true, on_change, c);
+            if (s == NATS_OK) s = natsConnection_Connect(&c->nc, c->options);
+        }
+        if (s != NATS_OK && s != NATS_NOT_YET_CONNECTED) st = failed(e, never(s) ? ST_CONFIG : ST_IO, how->url, s);
     }
     if (st != ST_OK) {
         close_connection(c);
@@ -142,6 +152,11 @@ static bool is_connected(struct nats_connection *c) {
 }
 
 static bool is_closed(struct nats_connection *c) { return natsConnection_Status(c->nc) == NATS_CONN_STATUS_CLOSED; }
+
+static bool is_refused(struct nats_connection *c) {
+    const char *text = NULL;
+    return never(natsConnection_GetLastError(c->nc, &text));
+}
 
 static void last_error(struct nats_connection *c, char *out, size_t size) {
     const char *text = NULL;
@@ -212,6 +227,7 @@ __attribute__((visibility("default"))) const struct nats_api kernelrl_nats_api =
                                                                                   .close = close_connection,
                                                                                   .is_connected = is_connected,
                                                                                   .is_closed = is_closed,
+                                                                                  .is_refused = is_refused,
                                                                                   .last_error = last_error,
                                                                                   .fd = event_fd,
                                                                                   .subscribe = subscribe,

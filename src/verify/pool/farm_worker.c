@@ -1,6 +1,7 @@
 #include "verify/pool/farm_worker.h"
 
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "verify/pool/store.h"
 
 enum { CONSUMERS = 2 * PROTOCOL_CLASSES, SIGNERS = 2 };
-static const double pull_s = 5, again_s = 1, leave_s = 30, publish_s = 5;
+static const double pull_s = 5, again_s = 1, leave_s = 30, publish_s = 5, most_pause_s = 30;
 
 enum held_state {
     HELD_LOOKED_UP, /* has another host judged it? */
@@ -31,6 +32,7 @@ struct held { /* a job of the queue's that this host has */
     char ack[FARM_SUBJECT_BYTES], cache_key[FARM_SUBJECT_BYTES];
     enum held_state state;
     bool suspect, cancelled, confirmed;
+    bool unnamed; /* its verdict is told without a name: the server has lost it, and remembers the name */
     double progress_at, retry_at; /* retry_at: of telling; 0: an answer is awaited */
     struct pool_message m;        /* the job */
     char *line, *verdict;
@@ -61,6 +63,8 @@ struct farm_worker {
     int n_held;
     double ack_wait_s, asked_wait_at, beat_at, paused_until, ending_since;
     bool ends, was_connected, is_known; /* is_known: its entry is in the registry */
+    bool refused;                       /* the server has said that it never lets this host in */
+    double connect_at, pause_s;         /* of the next try behind a connection that ended for good; 0: none is due */
     char why[LINK_WHY_BYTES];
 };
 
@@ -148,10 +152,13 @@ static void on_told(void *ctx, const struct js_reply *r) {
     struct question *q = ctx;
     struct held *h = find_held(q->w, q->j);
     if (h && h->state == HELD_TOLD) {
-        if (r->good)
+        const bool lost = r->good && json_is_true(json_object_get(r->json, "duplicate")) &&
+                          json_integer_value(json_object_get(r->json, "seq")) <= 0;
+        h->unnamed |= lost;
+        if (r->good && !lost)
             js_ack(q->w->js, h->ack, on_done, ask_about(h, 0));
         else {
-            log_debug("%s: its verdict was not taken: %s", h->j, r->error);
+            log_debug("%s: its verdict was not taken: %s", h->j, lost ? "the server has lost it" : r->error);
             h->retry_at = clock_now_s() + again_s;
         }
     }
@@ -172,8 +179,8 @@ static void tell(struct farm_worker *w, struct held *h) {
         headers[2] = (struct nats_header){"Krl-Cache-1", h->entry[0]};
         headers[3] = (struct nats_header){"Krl-Cache-2", h->entry[1]};
     }
-    js_publish(w->js, subject, h->is_missing ? NULL : id, is_signed ? headers : NULL, h->verdict, h->n_verdict,
-               publish_s, on_told, ask_about(h, 0));
+    js_publish(w->js, subject, h->is_missing || h->unnamed ? NULL : id, is_signed ? headers : NULL, h->verdict,
+               h->n_verdict, publish_s, on_told, ask_about(h, 0));
 }
 
 static void have_verdict(struct farm_worker *w, struct held *h, const char *line, size_t n, bool is_missing) {
@@ -379,12 +386,16 @@ static void on_crew(void *ctx, const struct pool_message *m, const char *line, s
 
 /* ---- the queue ----------------------------------------------------------------------------------------------------*/
 
+static struct js_pull *pull_of(struct farm_worker *w, const struct consumer *x) {
+    return js_pull_make(w->js, FARM_JOBS, x->name, on_job, w);
+}
+
 static void add_consumer(struct farm_worker *w, const char *class, bool suspect) {
     struct consumer *x = &w->consumer[w->n_consumers++];
     *x = (struct consumer){.suspect = suspect};
     snprintf(x->class, sizeof x->class, "%s", class);
     snprintf(x->name, sizeof x->name, "%s-%s", suspect ? "s" : "w", class);
-    x->pull = js_pull_make(w->js, FARM_JOBS, x->name, on_job, w);
+    x->pull = pull_of(w, x);
 }
 
 static void find_consumers(struct farm_worker *w) {
@@ -498,6 +509,7 @@ static void leave_registry(struct farm_worker *w) {
 static void watch_connection(struct farm_worker *w) {
     const bool up = js_connected(w->js);
     char why[200];
+    if (up) w->pause_s = 0;
     if (up == w->was_connected) return;
     js_why(w->js, why, sizeof why);
     if (up)
@@ -506,6 +518,58 @@ static void watch_connection(struct farm_worker *w) {
         log_warn("%s: the connection has ended%s%s; trying again", w->o->url, why[0] ? ": " : "", why);
     w->was_connected = up;
     w->beat_at = 0;
+}
+
+static enum status open_connection(struct farm_worker *w, struct js **out, struct err *e) {
+    const struct js_options connection = {
+        .url = w->o->url, .name = "kernelrl verify-worker", .folder = w->o->folder, .ping_s = 5};
+    TRY(js_open(&connection, out, e));
+    const enum status st = js_listen(*out, "krl.cancel.*", on_cancel, w, e);
+    if (st != ST_OK) js_close(*out);
+    return st;
+}
+
+/* When the next try is due: each waits longer than the one before. Only the first says so. */
+static void try_later(struct farm_worker *w, const char *why) {
+    if (w->pause_s == 0)
+        log_warn("%s: the server takes no connection%s%s; trying again until it does", w->o->url, why[0] ? ": " : "",
+                 why);
+    w->pause_s = w->pause_s == 0 ? again_s : fmin(2 * w->pause_s, most_pause_s);
+    w->connect_at = clock_now_s() + w->pause_s;
+}
+
+/* A connection that has ended for good is opened anew, unless this host was refused. Jobs at hand stay: who asked about
+ * them and got no answer is told so, and asks again. */
+static void again(struct farm_worker *w, double now) {
+    struct js *fresh, *old = w->js;
+    struct err e;
+    char why[200];
+    if (!js_closed(old)) return;
+    if (js_refused(old)) {
+        js_why(old, why, sizeof why);
+        log_error("%s: the server does not let this host in%s%s", w->o->url, why[0] ? ": " : "", why);
+        w->refused = true;
+        return;
+    }
+    if (w->connect_at == 0) {
+        js_why(old, why, sizeof why);
+        try_later(w, why);
+    }
+    if (now < w->connect_at) return;
+    const enum status st = open_connection(w, &fresh, &e);
+    if (st != ST_OK) {
+        w->refused = st != ST_IO;
+        if (w->refused)
+            log_error("%s", e.msg);
+        else
+            try_later(w, e.msg);
+        return;
+    }
+    w->js = fresh;
+    w->connect_at = 0;
+    for (int i = 0; i < w->n_consumers; i++) w->consumer[i].pull = pull_of(w, &w->consumer[i]);
+    js_give_up(old);
+    js_close(old);
 }
 
 static bool is_done(struct farm_worker *w, double now) {
@@ -523,44 +587,54 @@ static void begin_end(struct farm_worker *w) {
     crew_drain(w->crew, w->why);
 }
 
+/* The first connection. True: there is one. */
+static bool connect_first(struct farm_worker *w) {
+    struct err e;
+    for (enum status st; (st = open_connection(w, &w->js, &e)) != ST_OK;) {
+        if (st != ST_IO) {
+            log_error("%s", e.msg);
+            w->refused = true;
+            return false;
+        }
+        try_later(w, e.msg);
+        while (!told_to_end && clock_now_s() < w->connect_at) (void)poll(NULL, 0, 100);
+        if (told_to_end) return false;
+    }
+    w->connect_at = 0;
+    return true;
+}
+
+static void run_once(struct farm_worker *w) {
+    struct pollfd p = {.fd = js_fd(w->js), .events = POLLIN};
+    crew_step(w->crew, &p, 1, 0.2);
+    js_step(w->js);
+    const double now = clock_now_s();
+    find_consumers(w);
+    watch_connection(w);
+    begin_end(w);
+    renew(w, now);
+    ask_for_jobs(w, now);
+    beat(w, now);
+    again(w, now);
+}
+
 int farm_worker_run(const struct farm_worker_options *o) {
     struct farm_worker w = {.o = o, .ack_wait_s = o->crew.lease_s};
-    const struct js_options connection = {
-        .url = o->url, .name = "kernelrl verify-worker", .folder = o->folder, .ping_s = 5};
     struct sigaction sa = {.sa_handler = on_term};
     struct err e;
     sigaction(SIGTERM, &sa, NULL);
     sigaction(SIGINT, &sa, NULL);
     signal(SIGPIPE, SIG_IGN);
-    enum status st = js_open(&connection, &w.js, &e);
-    if (st == ST_OK) st = js_listen(w.js, "krl.cancel.*", on_cancel, &w, &e);
-    if (st == ST_OK) st = crew_start(&o->crew, on_crew, &w, &w.crew, &e);
+    if (!connect_first(&w)) return w.refused;
+    const enum status st = crew_start(&o->crew, on_crew, &w, &w.crew, &e);
     if (st != ST_OK) log_error("%s", e.msg);
-    while (st == ST_OK) {
-        struct pollfd p = {.fd = js_fd(w.js), .events = POLLIN};
-        crew_step(w.crew, &p, 1, 0.2);
-        js_step(w.js);
-        const double now = clock_now_s();
-        find_consumers(&w);
-        watch_connection(&w);
-        begin_end(&w);
-        renew(&w, now);
-        ask_for_jobs(&w, now);
-        beat(&w, now);
-        if (is_done(&w, now)) break;
-        if (js_closed(w.js)) {
-            char why[200];
-            js_why(w.js, why, sizeof why);
-            log_error("%s: the server does not let this host in%s%s", o->url, why[0] ? ": " : "", why);
-            st = ST_WORKER;
-        }
-    }
+    while (st == ST_OK && !w.refused && !is_done(&w, clock_now_s())) run_once(&w);
     while (w.held) { /* what did not come to its end in time */
         js_nak(w.js, w.held->ack, 0);
         drop(&w, w.held);
     }
-    if (st == ST_OK) leave_registry(&w);
+    if (st == ST_OK && !w.refused) leave_registry(&w);
     crew_close(w.crew);
     js_close(w.js);
-    return st != ST_OK;
+    return st != ST_OK || w.refused;
 }

@@ -77,7 +77,6 @@ static void find_files(const char *folder, struct credential_files *f) {
 static enum status connect(struct js *c, const struct js_options *o, struct err *e) {
     struct credential_files f;
     char run[RUN_NAME_BYTES], all[INBOX_BYTES + 4];
-    TRY(nats_api_load(&c->api, e));
     find_files(o->folder, &f);
     if (f.seed) TRY(nkey_read(f.seed, &c->key, e));
     c->has_key = f.seed != NULL;
@@ -98,8 +97,9 @@ static enum status connect(struct js *c, const struct js_options *o, struct err 
     return c->api->subscribe(c->nc, all, e);
 }
 
-enum status js_open(const struct js_options *o, struct js **out, struct err *e) {
+enum status js_open_with(const struct nats_api *api, const struct js_options *o, struct js **out, struct err *e) {
     struct js *c = xcalloc(1, sizeof *c);
+    c->api = api;
     c->waiting = xcalloc(WAITING, sizeof *c->waiting);
     c->number = c->oldest = 1;
     const enum status st = connect(c, o, e);
@@ -109,6 +109,12 @@ enum status js_open(const struct js_options *o, struct js **out, struct err *e) 
     }
     *out = c;
     return ST_OK;
+}
+
+enum status js_open(const struct js_options *o, struct js **out, struct err *e) {
+    const struct nats_api *api;
+    TRY(nats_api_load(&api, e));
+    return js_open_with(api, o, out, e);
 }
 
 void js_close(struct js *c) {
@@ -124,6 +130,7 @@ void js_close(struct js *c) {
 int js_fd(const struct js *c) { return c->api->fd(c->nc); }
 bool js_connected(struct js *c) { return c->api->is_connected(c->nc); }
 bool js_closed(struct js *c) { return c->api->is_closed(c->nc); }
+bool js_refused(struct js *c) { return c->api->is_closed(c->nc) && c->api->is_refused(c->nc); }
 void js_why(struct js *c, char *out, size_t size) { c->api->last_error(c->nc, out, size); }
 const char *js_public_key(const struct js *c) { return c->has_key ? c->key.public_key : ""; }
 
@@ -160,6 +167,13 @@ static void give_up_old(struct js *c) {
     }
     for (int i = 0; i < c->n_pulls; i++)
         if (c->pull[i]->open > 0 && now > c->pull[i]->until) c->pull[i]->open = 0;
+}
+
+void js_give_up(struct js *c) {
+    for (; c->oldest < c->number; c->oldest++) {
+        struct waiting *w = &c->waiting[c->oldest % WAITING];
+        if (w->number == c->oldest) answer(w, &(struct js_reply){.error = "the connection has ended"});
+    }
 }
 
 static void take_answer(struct js *c, const struct nats_received *m, uint64_t number) {

@@ -39,10 +39,16 @@ struct js_options {
     double ping_s;
 };
 enum status js_open(const struct js_options *o, struct js **out, struct err *e) MUST_USE;
+/* The same with another library than the plugin's, for tests. */
+enum status js_open_with(const struct nats_api *api, const struct js_options *o, struct js **out,
+                         struct err *e) MUST_USE;
 void js_close(struct js *c); /* NULL is fine */
 int js_fd(const struct js *c);
 bool js_connected(struct js *c);
-bool js_closed(struct js *c);                      /* for good: the server does not let it in */
+bool js_closed(struct js *c);  /* for good: the library does not try any more */
+bool js_refused(struct js *c); /* closed, because the server does not let in who has this key */
+/* Who waits for an answer is told that none will come. For a connection that is closed. */
+void js_give_up(struct js *c);
 void js_why(struct js *c, char *out, size_t size); /* what the connection said last */
 /* Takes what has come, and gives up what has waited too long. */
 void js_step(struct js *c);

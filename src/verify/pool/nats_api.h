@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 
-#define NATS_API_ABI 1
+#define NATS_API_ABI 2
 #define NATS_API_SYMBOL "kernelrl_nats_api"
 
 struct nats_connection;
@@ -27,11 +27,13 @@ struct nats_received {
 };
 struct nats_api {
     int abi;
-    /* Goes on trying where the server is not there. ST_CONFIG: what is given cannot be used; ST_UNSUPPORTED. */
+    /* Goes on trying where the server is not there. ST_CONFIG: what is given cannot be used, or the server does not let
+     * it in; ST_IO: the server took no connection this time; ST_UNSUPPORTED. */
     enum status (*open)(const struct nats_connect *how, struct nats_connection **out, struct err *e);
     void (*close)(struct nats_connection *c);
     bool (*is_connected)(struct nats_connection *c);
-    bool (*is_closed)(struct nats_connection *c); /* for good: the server does not let it in */
+    bool (*is_closed)(struct nats_connection *c);  /* for good: the library does not try any more */
+    bool (*is_refused)(struct nats_connection *c); /* its last error: the server does not let in who has this key */
     void (*last_error)(struct nats_connection *c, char *out, size_t size);
     /* Readable when there is something to take, or the connection has changed. */
     int (*fd)(struct nats_connection *c);

@@ -57,7 +57,7 @@ static int remove_tmp_dir(void **state) {
 
 static struct pool_options options(const char *hosts) {
     return (struct pool_options){
-        .hosts = hosts, .program = self, .lease_s = 5, .beat_s = 0.1, .deadline_s = 60, .hedge_s = 60};
+        .hosts = hosts, .program = self, .lease_s = 20, .beat_s = 0.1, .deadline_s = 60, .hedge_s = 60};
 }
 
 static const struct verify_options judged_by = {.trials = 5, .measure = true};
@@ -236,7 +236,7 @@ static void withdrawn_and_closed(void **state) {
     for (int i = 0; i < 58; i++) assert_true(j.stream->withdraw(j.ctx, &a.item[i]));
     assert_false(j.stream->withdraw(j.ctx, &a.item[0])); /* it is gone */
     int n = 0;
-    for (const double until = clock_now_s() + 30; n < 2 && clock_now_s() < until;) {
+    for (const double until = clock_now_s() + 200; n < 2 && clock_now_s() < until;) {
         const size_t m = j.stream->collect(j.ctx, done, 64, 0.1);
         for (size_t i = 0; i < m; i++) {
             assert_true(done[i] == &a.item[58] || done[i] == &a.item[59]);
@@ -249,17 +249,17 @@ static void withdrawn_and_closed(void **state) {
     /* Somebody who waits is woken. */
     j.stream->wake(j.ctx);
     const double from = clock_now_s();
-    assert_int_equal(j.stream->collect(j.ctx, done, 64, 20), 0);
-    assert_true(clock_now_s() - from < 10);
+    assert_int_equal(j.stream->collect(j.ctx, done, 64, 200), 0);
+    assert_true(clock_now_s() - from < 100);
     /* A batch that is cancelled gives everything back; then the pool is closed in the midst of work. */
     volatile bool cancel = true;
-    for (int i = 0; i < a.n; i++) snprintf(a.source[i], sizeof a.source[i], "other %d\n// sleep 5\n", i);
+    for (int i = 0; i < a.n; i++) snprintf(a.source[i], sizeof a.source[i], "other %d\n// sleep 50\n", i);
     assert_int_equal(j.batch(j.ctx, a.item, (size_t)a.n, &cancel, &err), ST_CANCELLED);
     for (int i = 0; i < a.n; i++) j.stream->submit(j.ctx, &a.item[i]);
     usleep(100000);
     const double closing = clock_now_s();
     verify_pool_close(p);
-    assert_true(clock_now_s() - closing < 15);
+    assert_true(clock_now_s() - closing < 60); /* none of the answers, which take 50 s each, is waited for */
     free_answers(&a);
 }
 
@@ -312,20 +312,20 @@ static void poison_is_missing_and_harms_nobody(void **state) {
 static void a_worker_that_stands_still_loses_its_job(void **state) {
     (void)state;
     struct pool_options o = options("local:2");
-    o.lease_s = 1;
+    o.lease_s = 2;
     struct verify_pool *p = open_pool(&o);
     struct answers a = make_answers(6, NULL);
     char once[100];
     snprintf(once, sizeof once, "%s/stopped", tmp_dir);
-    snprintf(a.source[0], sizeof a.source[0], "stops\n// stop 20\n");
+    snprintf(a.source[0], sizeof a.source[0], "stops\n// stop 400\n");
     /* The second worker to get it does not stop: the file says that the first did. */
     const double from = clock_now_s();
     judge(p, &a);
     for (int i = 1; i < a.n; i++) assert_verdict(&a.item[i]);
-    /* It stops each worker that gets it: three losses, and it is missing. Nobody waited for the 20 s. */
+    /* It stops each worker that gets it: three losses, and it is missing. Nobody waited for the 400 s. */
     assert_int_equal(a.item[0].verdict.outcome, OUTCOME_INFRASTRUCTURE);
     assert_non_null(strstr(a.item[0].verdict.message, "silent for"));
-    assert_true(clock_now_s() - from < 18);
+    assert_true(clock_now_s() - from < 200);
     free_answers(&a);
     verify_pool_close(p);
 }
@@ -333,7 +333,7 @@ static void a_worker_that_stands_still_loses_its_job(void **state) {
 static void a_job_has_a_deadline(void **state) {
     (void)state;
     struct pool_options o = options("local:2");
-    o.deadline_s = 0.5;
+    o.deadline_s = 2; /* the others take no time at all */
     struct verify_pool *p = open_pool(&o);
     struct answers a = make_answers(4, NULL);
     snprintf(a.source[0], sizeof a.source[0], "hangs\n// hang\n");
@@ -372,8 +372,8 @@ static void random_kills(void **state) {
     struct rng r = rng_make(9, 1);
     int seen[200] = {0}, n = 0, killed = 0;
     for (int i = 0; i < a.n; i++) j.stream->submit(j.ctx, &a.item[i]);
-    double next_kill = clock_now_s() + 0.1;
-    const double until = clock_now_s() + 120;
+    int next_kill = 3; /* so many verdicts are to be there first */
+    const double until = clock_now_s() + 400;
     while (n < a.n && clock_now_s() < until) {
         struct verify_item *done[16];
         const size_t m = j.stream->collect(j.ctx, done, 16, 0.05);
@@ -383,10 +383,10 @@ static void random_kills(void **state) {
         }
         n += (int)m;
         pid_t child[16];
-        if (clock_now_s() < next_kill || n > 180) continue;
+        if (n < next_kill || n > 180) continue;
         const int there = children_of(getpid(), child, 16);
         if (there > 0 && kill(child[rng_below(&r, (uint64_t)there)], SIGKILL) == 0) killed++;
-        next_kill = clock_now_s() + 0.05 + 0.2 * rng_next_f64(&r);
+        next_kill = n + 3 + (int)rng_below(&r, 20);
     }
     assert_int_equal(n, 200);
     int missing = 0;
@@ -448,17 +448,17 @@ static void a_slot_and_a_host_come_back(void **state) {
 
 static void a_slow_host_is_hedged(void **state) {
     (void)state;
-    be_ssh("[ $host = slow ] && export STAND_IN_SLEEP=30");
+    be_ssh("[ $host = slow ] && export STAND_IN_SLEEP=300");
     struct pool_options o = options("ssh:slow:1,ssh:fast:1");
     o.hedge_s = 0.5;
     struct verify_pool *p = open_pool(&o);
     /* Both have to be ready, so that the slow one gets something. */
     const struct judge j = judge_by_pool(p);
-    for (const double until = clock_now_s() + 20; j.stream->width(j.ctx) < 2 && clock_now_s() < until;) usleep(20000);
+    for (const double until = clock_now_s() + 200; j.stream->width(j.ctx) < 2 && clock_now_s() < until;) usleep(20000);
     struct answers a = make_answers(20, NULL);
     const double from = clock_now_s();
     judge(p, &a);
-    assert_true(clock_now_s() - from < 25);
+    assert_true(clock_now_s() - from < 200);
     for (int i = 0; i < a.n; i++) assert_verdict(&a.item[i]);
     assert_true(stats(p).hedged >= 1);
     free_answers(&a);
@@ -472,11 +472,11 @@ static void a_host_that_lies_is_seen(void **state) {
     o.audit = 1;
     struct verify_pool *p = open_pool(&o);
     const struct judge j = judge_by_pool(p);
-    for (const double until = clock_now_s() + 20; j.stream->width(j.ctx) < 2 && clock_now_s() < until;) usleep(20000);
+    for (const double until = clock_now_s() + 200; j.stream->width(j.ctx) < 2 && clock_now_s() < until;) usleep(20000);
     struct answers a = make_answers(40, "// sleep 0.01\n");
     judge(p, &a);
     struct pool_stats s = {0};
-    for (const double until = clock_now_s() + 20; s.audited < 30 && clock_now_s() < until;) {
+    for (const double until = clock_now_s() + 200; s.audited < 30 && clock_now_s() < until;) {
         const struct pool_stats more = stats(p);
         s.audited += more.audited;
         s.disagreements += more.disagreements;
@@ -495,11 +495,11 @@ static void honest_hosts_agree(void **state) {
     o.audit = 1;
     struct verify_pool *p = open_pool(&o);
     const struct judge j = judge_by_pool(p);
-    for (const double until = clock_now_s() + 20; j.stream->width(j.ctx) < 2 && clock_now_s() < until;) usleep(20000);
+    for (const double until = clock_now_s() + 200; j.stream->width(j.ctx) < 2 && clock_now_s() < until;) usleep(20000);
     struct answers a = make_answers(20, NULL);
     judge(p, &a);
     struct pool_stats s = {0};
-    for (const double until = clock_now_s() + 20; s.audited < 20 && clock_now_s() < until;) {
+    for (const double until = clock_now_s() + 200; s.audited < 20 && clock_now_s() < until;) {
         const struct pool_stats more = stats(p);
         s.audited += more.audited;
         s.disagreements += more.disagreements;
@@ -518,7 +518,7 @@ static void a_host_whose_probe_reads_wrong_drains(void **state) {
     struct verify_pool *p = open_pool(&o);
     const struct judge j = judge_by_pool(p);
     CLEANUP_STR struct str what = STR_INIT;
-    for (const double until = clock_now_s() + 20; clock_now_s() < until; usleep(50000)) {
+    for (const double until = clock_now_s() + 200; clock_now_s() < until; usleep(50000)) {
         str_clear(&what);
         j.stream->describe(j.ctx, &what);
         if (strstr(str_c(&what), "1.200")) break;
@@ -539,7 +539,7 @@ static void trouble_of_a_host(void **state) {
     struct pool_options o = options("ssh:full:1,ssh:good:1");
     struct verify_pool *p = open_pool(&o);
     const struct judge j = judge_by_pool(p);
-    for (const double until = clock_now_s() + 20; j.stream->width(j.ctx) < 2 && clock_now_s() < until;) usleep(20000);
+    for (const double until = clock_now_s() + 200; j.stream->width(j.ctx) < 2 && clock_now_s() < until;) usleep(20000);
     struct answers a = make_answers(20, "// sleep 0.01\n");
     judge(p, &a);
     for (int i = 0; i < a.n; i++) assert_verdict(&a.item[i]);

@@ -12,7 +12,7 @@
 #include "verify/pool/jetstream.h"
 
 enum { MOST = 4096 };
-static const double answer_s = 5, connect_s = 10;
+static const double answer_s = 15, connect_s = 30;
 
 struct registry {
     struct js *js;

@@ -27,6 +27,8 @@ static const double first_connect_s = 15, check_s = 2, refused_pause_s = 2, publ
 /* So long the server waits before it gives a verdict to another process of the run, and so long a process waits for one
  * that was found out before it began. */
 static const double verdict_wait_s = 5, duplicate_s = 8;
+/* A job that the server says it has, while it gives it to nobody, for so long, is sent under another name. */
+static const double stranded_s = 10;
 
 struct relay_job { /* in the queue, or at a host */
     char j[33], class[CLASS_BYTES], cache_key[FARM_SUBJECT_BYTES];
@@ -53,6 +55,11 @@ struct farm_host {
     double heard_s;
 };
 
+struct lane { /* ordinary jobs of a class, as the server counts them */
+    int64_t waiting, redelivered;
+    double idle_since; /* since then it has had none that wait or are at a host; 0: it has some, or nobody knows */
+};
+
 struct relay {
     const struct relay_options *o;
     struct js *js;
@@ -73,6 +80,7 @@ struct relay {
     double check_at, beat_at, pull_at, refused_until;
     int told_slots, told_hosts;
     int64_t queue, redelivered, told_redelivered;
+    struct lane lane[PROTOCOL_CLASSES];
     char refusal[200];
 };
 
@@ -136,10 +144,16 @@ static void on_published(void *ctx, const struct js_reply *reply) {
     struct relay *r = q->r;
     struct relay_job **at = place_of(r, q->j), *job = *at;
     if (job && job->attempt == q->attempt) {
-        if (reply->good) {
-            job->seq = json_integer_value(json_object_get(reply->json, "seq"));
+        const bool known = json_is_true(json_object_get(reply->json, "duplicate"));
+        const int64_t seq = json_integer_value(json_object_get(reply->json, "seq"));
+        if (reply->good && known && seq <= 0) {
+            /* It remembers the name of a message that it could not keep, as when its disk was full. */
+            say_about(r, MESSAGE_RETURNED, job->j, job->attempt, 0, "the server has lost it, and kept its name");
+            drop_job(at);
+        } else if (reply->good) {
+            job->seq = seq;
             /* An earlier process has asked for it. Its verdict is on its way, or it is there no more: see soon. */
-            if (json_is_true(json_object_get(reply->json, "duplicate"))) job->sent_s -= job->budget_s - duplicate_s;
+            if (known) job->sent_s -= job->budget_s - duplicate_s;
         } else if (reply->code == ERR_STREAM_MISSING || !reply->json) {
             r->check_at = 0; /* nobody answered: it is sent again when the stream is there */
         } else {
@@ -591,11 +605,46 @@ static void on_jobs_info(void *ctx, const struct js_reply *reply) {
 }
 
 static void on_lane_info(void *ctx, const struct js_reply *reply) {
-    struct relay *r = ctx;
-    if (!reply->good) return;
-    r->queue = json_integer_value(json_object_get(reply->json, "num_pending"));
-    const int64_t again = json_integer_value(json_object_get(reply->json, "num_redelivered"));
+    struct relay_question *q = ctx;
+    struct relay *r = q->r;
+    struct lane *lane = &r->lane[q->attempt];
+    free(q);
+    if (!reply->good) {
+        lane->idle_since = 0;
+        return;
+    }
+    lane->waiting = json_integer_value(json_object_get(reply->json, "num_pending"));
+    lane->redelivered = json_integer_value(json_object_get(reply->json, "num_redelivered"));
+    const bool idle = lane->waiting == 0 && json_integer_value(json_object_get(reply->json, "num_ack_pending")) == 0;
+    lane->idle_since = !idle ? 0 : lane->idle_since > 0 ? lane->idle_since : clock_now_s();
+    int64_t again = r->queue = 0;
+    for (int c = 0; c < r->n_classes; c++) {
+        r->queue += r->lane[c].waiting;
+        again += r->lane[c].redelivered;
+    }
     if (again > r->redelivered) r->redelivered = again;
+}
+
+/* A server whose disk was full, or which had lost the end of a stream, may keep a message that it takes for delivered:
+ * nobody ever gets it. Its lane is idle, and the job has no verdict. */
+static bool is_stranded(const struct relay *r, const struct relay_job *job, double now) {
+    int c = 0;
+    while (c < r->n_classes && strcmp(r->class[c], job -> class) != 0) c++;
+    const double idle_since = c < r->n_classes ? r->lane[c].idle_since : 0;
+    return !job->suspect && idle_since > 0 && now - fmax(idle_since, job->sent_s) > stranded_s;
+}
+
+static void unstrand(struct relay *r, double now) {
+    for (size_t b = 0; b < TABLE; b++)
+        for (struct relay_job **at = &r->table[b], *job; (job = *at);) {
+            if (job->seq == 0 || !is_stranded(r, job, now)) {
+                at = &job->next;
+                continue;
+            }
+            delete_message(r, job->seq);
+            say_about(r, MESSAGE_RETURNED, job->j, job->attempt, 0, "the server has it, and gives it to nobody");
+            drop_job(at);
+        }
 }
 
 /* A job that is nowhere any more, without a verdict: what a server had not written when its machine lost its power. */
@@ -628,9 +677,15 @@ static void check(struct relay *r, double now) {
     r->check_at = now + check_s;
     js_request(r->js, "$JS.API.STREAM.INFO." FARM_JOBS, "", 5, on_jobs_info, r);
     if (!r->opened || r->created[0] == 0) return;
-    snprintf(subject, sizeof subject, "$JS.API.CONSUMER.INFO." FARM_JOBS ".w-%s", r->class[0]);
-    js_request(r->js, subject, "", 5, on_lane_info, r);
+    for (int c = 0; c < r->n_classes; c++) {
+        struct relay_question *q = xcalloc(1, sizeof *q);
+        q->r = r;
+        q->attempt = c;
+        snprintf(subject, sizeof subject, "$JS.API.CONSUMER.INFO." FARM_JOBS ".w-%s", r->class[c]);
+        js_request(r->js, subject, "", 5, on_lane_info, q);
+    }
     look_for_lost(r, now);
+    unstrand(r, now);
     read_keys(r);
     /* Published when the stream was missing, or when nobody answered. */
     for (size_t b = 0; b < TABLE; b++)

@@ -497,17 +497,30 @@ static bool wait_for_work(struct worker *w, bool *probe) {
     }
 }
 
-/* Gives others that are on their way the time to arrive. The lock is held. */
+/* Gives others that are on their way the time to arrive: each that comes gives the next one as much. The lock is held.
+ */
 static void linger(struct worker *w) {
-    const double until = clock_now_s() + w->o->linger_s;
-    const struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
-    while (w->n_jobs <= w->o->ahead && !w->gone && clock_now_s() < until)
-        if (pthread_cond_timedwait(&w->changed, &w->lock, &at) == ETIMEDOUT) break;
+    const double from = clock_now_s(), most_s = fmax(w->o->linger_s, 0.1);
+    double until = from + w->o->linger_s;
+    for (int n = w->n_jobs; n <= w->o->ahead && !w->gone && clock_now_s() < until;) {
+        const struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
+        (void)pthread_cond_timedwait(&w->changed, &w->lock, &at);
+        if (w->n_jobs > n) until = fmin(clock_now_s() + w->o->linger_s, from + most_s);
+        n = w->n_jobs;
+    }
 }
 
-static void work(struct worker *w) {
+static void keep_terms(struct pool_message *last, struct pool_message *job) {
+    pool_message_free(last);
+    *last = *job;
+    *job = (struct pool_message){.type = MESSAGE_UNKNOWN};
+}
+
+/* True: it ended behind a drain, with nothing left to do, whether or not its input has ended meanwhile. */
+static bool work(struct worker *w) {
     CLEANUP_FREE struct worker_job **batch = xcalloc((size_t)w->o->ahead + 2, sizeof *batch);
-    struct pool_message last = {.type = MESSAGE_UNKNOWN}; /* the latest `open`: its settings are those of probes */
+    struct pool_message last = {.type =
+                                    MESSAGE_UNKNOWN}; /* the latest `open` or job: its settings are those of probes */
     bool probe;
     pthread_mutex_lock(&w->lock);
     while (wait_for_work(w, &probe)) {
@@ -519,9 +532,9 @@ static void work(struct worker *w) {
             pthread_mutex_unlock(&w->lock);
             get_ready(w, &last);
             pthread_mutex_lock(&w->lock);
-        } else if (probe && last.type == MESSAGE_OPEN) {
+        } else if (probe && last.type != MESSAGE_UNKNOWN) {
             pthread_mutex_unlock(&w->lock);
-            make_probe(w, &last.terms);
+            make_probe(w, last.type == MESSAGE_OPEN ? &last.terms : &last.job.terms);
             pthread_mutex_lock(&w->lock);
         } else if (w->n_jobs > 0) {
             linger(w);
@@ -529,12 +542,18 @@ static void work(struct worker *w) {
             pthread_mutex_unlock(&w->lock);
             if (n > 0) judge_jobs(w, batch, n);
             pthread_mutex_lock(&w->lock);
-            for (size_t i = 0; i < n; i++) drop_job(w, find_job(w, batch[i]->m.j));
+            for (size_t i = 0; i < n; i++) {
+                struct worker_job **at = find_job(w, batch[i]->m.j);
+                if (i == 0) keep_terms(&last, &batch[i]->m); /* through a queue, no `open` comes */
+                drop_job(w, at);
+            }
         } else
             w->next_probe_s += w->o->probe_s; /* no terms are known yet */
     }
+    const bool drained = w->draining && w->n_jobs == 0;
     pthread_mutex_unlock(&w->lock);
     pool_message_free(&last);
+    return drained;
 }
 
 /* ---- the process --------------------------------------------------------------------------------------------------*/
@@ -581,7 +600,7 @@ int worker_run(const struct worker_options *o, const struct worker_judge *with) 
         log_error("verify-worker: cannot start a thread");
         return 1;
     }
-    work(&w);
+    const bool drained = work(&w);
     close_judge(&w);
-    return w.draining && !w.gone ? 0 : 1;
+    return drained ? 0 : 1;
 }

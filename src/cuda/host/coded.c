@@ -1,0 +1,132 @@
+/* Weights in codes on the device: where their codes and scales lie, and the scratch that they are expanded to. The
+ * codes of each tensor of a file lie as in the file. */
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/host/host.h"
+
+struct coded_weight {
+    int n;
+    struct device_part {
+        int64_t row;
+        struct cu_coded m;
+        void *mem;                            /* all that m views */
+        float tables[NF4_CODES + NF4_SCALES]; /* on the host: map and nested_map */
+    } part[CODED_PARTS];
+};
+
+/* Copies an array behind what is there. NULL without one. */
+static const void *keep(struct backend *be, char **at, const void *src, int64_t bytes) {
+    void *const p = *at;
+    if (!src) return NULL;
+    be->mem_put(be, p, src, (size_t)bytes);
+    *at += cuda_up16(bytes);
+    return p;
+}
+
+/* Codes as they lie in the file, or, by way of the scratch of expansions, in the order of fragments. */
+static void put_codes(struct cuda_backend *c, const struct weight *w, const struct coded_matrix *m,
+                      struct device_part *part, char **at) {
+    const int64_t n = m->rows * m->K, bytes = m->format == FORMAT_NF4 ? (n + 1) / 2 : n;
+    part->m.fragments = cu_coded_takes_fragments(m->format, m->rows, m->K);
+    if (!part->m.fragments) {
+        part->m.codes = keep(&c->be, at, m->codes, bytes);
+        return;
+    }
+    uint8_t *const file = cuda_scratch(c, "weight", CUDA_CODED, cuda_expanded_bytes(w->dt, w->N, w->K));
+    uint8_t *const to = (uint8_t *)*at;
+    if (!file) return;
+    c->be.mem_put(&c->be, file, m->codes, (size_t)bytes);
+    cuda_ok(c, "weight", cu_coded_order(&c->dev, &part->m, file, to));
+    part->m.codes = to;
+    *at += cuda_up16(bytes);
+}
+
+void coded_put(struct backend *be, struct weight *w, int64_t row, const struct coded_matrix *m) {
+    ASSERT(m->format == w->format && m->K == w->K && row >= 0 && row + m->rows <= w->N);
+    struct cuda_backend *c = (struct cuda_backend *)be;
+    if (!w->packed) w->packed = xcalloc(1, sizeof(struct coded_weight));
+    struct coded_weight *cw = w->packed;
+    int i = 0;
+    while (i < cw->n && cw->part[i].row != row) i++;
+    ASSERT(i < CODED_PARTS);
+    struct device_part *part = &cw->part[i];
+    if (i == cw->n) {
+        cw->n++;
+        part->row = row;
+        part->mem = be->mem_alloc(be, (size_t)cuda_coded_bytes(m));
+    }
+    if (!part->mem) {
+        cuda_refuse(c, "weight", "out of device memory");
+        return;
+    }
+    const bool nf4 = m->format == FORMAT_NF4;
+    memset(part->tables, 0, sizeof part->tables);
+    if (m->map) memcpy(part->tables, m->map, NF4_CODES * sizeof(float));
+    if (m->absmax) memcpy(part->tables + NF4_CODES, m->nested_map, NF4_SCALES * sizeof(float));
+    const int64_t blocks = cuda_coded_blocks(m), each = (int64_t)sizeof(float);
+    char *at = part->mem;
+    part->m = (struct cu_coded){.format = m->format, .rows = m->rows, .K = m->K, .offset = m->offset};
+    put_codes(c, w, m, part, &at);
+    part->m.scale = keep(be, &at, m->absmax ? NULL : m->scale, blocks * each);
+    part->m.absmax = keep(be, &at, m->absmax, blocks);
+    part->m.map = keep(be, &at, nf4 ? m->map : NULL, NF4_CODES * each);
+    part->m.nested = keep(be, &at, m->absmax ? m->nested : NULL, format_blocks(blocks, NF4_NESTED) * each);
+    part->m.nested_map = keep(be, &at, m->absmax ? m->nested_map : NULL, NF4_SCALES * each);
+    ASSERT(at <= (char *)part->mem + cuda_coded_bytes(m));
+}
+
+void coded_free(struct backend *be, struct weight *w) {
+    struct coded_weight *cw = w->packed;
+    for (int i = 0; cw && i < cw->n; i++) be->mem_free(be, cw->part[i].mem);
+    free(cw);
+}
+
+bool coded_expand(struct cuda_backend *c, const char *op, const struct weight *w, struct weight *plain) {
+    *plain = *w;
+    if (!format_is_coded(w->format)) return true;
+    const struct coded_weight *cw = w->packed;
+    const bool wide = w->dt == DT_F32;
+    const size_t each = wide ? sizeof(float) : sizeof(uint16_t);
+    char *const out = cuda_scratch(c, op, CUDA_CODED, cuda_expanded_bytes(w->dt, w->N, w->K));
+    if (!out) return false;
+    *plain = (struct weight){.w = wide ? (float *)(void *)out : NULL,
+                             .N = w->N,
+                             .K = w->K,
+                             .dt = w->dt,
+                             .format = wide ? FORMAT_F32 : FORMAT_BF16,
+                             .packed = out};
+    if (!NOTE(c, "expand", ADDRESS(cw), ADDRESS(out), (uint64_t)w->N, (uint64_t)w->K)) return !c->error[0];
+    for (int i = 0; i < cw->n; i++)
+        if (!cuda_ok(c, op, cu_expand(&c->dev, &cw->part[i].m, out + (size_t)(cw->part[i].row * w->K) * each, wide)))
+            return false;
+    return true;
+}
+
+void coded_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
+    struct cuda_backend *c = cuda_begin(be, "weight_get");
+    struct weight narrow = *w, plain;
+    narrow.dt = DT_BF16;
+    if (c && coded_expand(c, "weight_get", &narrow, &plain))
+        be->mem_get(be, dst, (const uint16_t *)plain.packed + row * w->K, (size_t)(rows * w->K) * sizeof *dst);
+}
+
+bool coded_is_expanded(const struct cuda_backend *c, const void *p) {
+    const struct device_slab *s = &c->slab[CUDA_CODED];
+    return s->p && (const char *)p >= (char *)s->p && (const char *)p < (char *)s->p + s->bytes;
+}
+
+bool coded_few_of(const struct weight *w, struct cu_coded_few *out) {
+    if (!format_is_coded(w->format)) return false;
+    const struct coded_weight *cw = w->packed;
+    int64_t row = 0;
+    out->n_parts = cw->n;
+    for (int i = 0; i < cw->n; i++) { /* in the order of rows */
+        const struct device_part *p = &cw->part[i], *first = &cw->part[0];
+        if (p->row != row || !p->m.fragments || memcmp(p->tables, first->tables, sizeof p->tables) != 0) return false;
+        out->part[i] = cw->part[i].m;
+        row += cw->part[i].m.rows;
+    }
+    return row == w->N;
+}
