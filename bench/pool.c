@@ -3,10 +3,10 @@
  *     pool nats  [--jobs N] [--workers N] [--slots N]    the same through a nats-server that it starts; a host has N
  *                                            of the workers (8)
  *     pool verify [--answers N] [--pairs N] [--measure 0|1] [--cpu FILE]  the real verifier in this process and through
- *                                            local:1, in turns. FILE: cpuacct.usage of a control group that this runs in:
- *                                            the ratio is that of seconds of processors, of all processes that take part
- *         g=/sys/fs/cgroup/cpuacct/pool; mkdir $g; (echo $BASHPID >$g/cgroup.procs; exec pool verify --cpu $g/cpuacct.usage)
- * Verdicts go through the judging thread into a journal on the disk, as those of a run do. One JSON object a line. */
+ *                                            local:1, in turns. FILE: cpuacct.usage of a control group that this runs
+ * in: the ratio is that of seconds of processors, of all processes that take part g=/sys/fs/cgroup/cpuacct/pool; mkdir
+ * $g; (echo $BASHPID >$g/cgroup.procs; exec pool verify --cpu $g/cpuacct.usage) Verdicts go through the judging thread
+ * into a journal on the disk, as those of a run do. One JSON object a line. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <math.h>
@@ -267,7 +267,8 @@ int main(int argc, char **argv) {
     snprintf(b.tmp, sizeof b.tmp, "/tmp/kernelrl_pool_bench_XXXXXX");
     if (argc < 2 || b.workers < 1 || b.workers > WORKERS_MAX || b.jobs < 1 || b.slots < 1 || b.answers < 1 ||
         b.pairs < 1 || !mkdtemp(b.tmp))
-        stop("usage: pool local|nats|verify [--jobs N] [--workers N] [--slots N] [--answers N] [--pairs N] [--measure 0|1] [--cpu FILE]");
+        stop("usage: pool local|nats|verify [--jobs N] [--workers N] [--slots N] [--answers N] [--pairs N] [--measure "
+             "0|1] [--cpu FILE]");
     if (!home_beside_program("test/pool/stand_in", b.stand_in, sizeof b.stand_in)) stop("no build/test/pool/stand_in");
     if (strcmp(argv[1], "local") == 0)
         bench_local(&b);

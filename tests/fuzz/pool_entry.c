@@ -28,8 +28,8 @@ static const struct str *right_entry(void) {
     return &entry;
 }
 
-/* Whether two texts are the same JSON object but for the signature: the last digit of base 64 has bits that nobody reads,
- * so one signature has more than one text. */
+/* Whether two texts are the same JSON object but for the signature: the last digit of base 64 has bits that nobody
+ * reads, so one signature has more than one text. */
 static bool same_json(const char *a, size_t n, const struct str *b) {
     CLEANUP_JSON json_t *x = NULL, *y = NULL;
     struct err e;

@@ -64,7 +64,8 @@ static bool take(struct nats_connection *c, struct nats_received *out) {
     size_t n = 0;
     while (c->p < c->end && *c->p != 0xfe && n < sizeof c->text) c->text[n++] = (char)*c->p++;
     if (c->p < c->end) c->p++;
-    *out = (struct nats_received){.subject = c->subject, .reply = c->reply[0] ? c->reply : NULL, .data = c->text, .n = n};
+    *out =
+        (struct nats_received){.subject = c->subject, .reply = c->reply[0] ? c->reply : NULL, .data = c->text, .n = n};
     return true;
 }
 static const char *header(const struct nats_received *m, const char *name) {

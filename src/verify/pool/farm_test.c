@@ -511,7 +511,8 @@ static void a_trainer_that_comes_back(void **state) {
     verify_pool_close(p);
 }
 
-/* ---- between a verdict and the end of a lease ----------------------------------------------------------------------*/
+/* ---- between a verdict and the end of a lease
+ * ----------------------------------------------------------------------*/
 
 /* Takes one job as a host does, posts its verdict, and is gone before it says that the job is done. */
 static void on_last_job(void *ctx, const struct js_message *m) {

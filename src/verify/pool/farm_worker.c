@@ -179,8 +179,8 @@ static void tell(struct farm_worker *w, struct held *h) {
         headers[2] = (struct nats_header){"Krl-Cache-1", h->entry[0]};
         headers[3] = (struct nats_header){"Krl-Cache-2", h->entry[1]};
     }
-    js_publish(w->js, subject, h->is_missing || h->unnamed ? NULL : id, is_signed ? headers : NULL, h->verdict, h->n_verdict,
-               publish_s, on_told, ask_about(h, 0));
+    js_publish(w->js, subject, h->is_missing || h->unnamed ? NULL : id, is_signed ? headers : NULL, h->verdict,
+               h->n_verdict, publish_s, on_told, ask_about(h, 0));
 }
 
 static void have_verdict(struct farm_worker *w, struct held *h, const char *line, size_t n, bool is_missing) {

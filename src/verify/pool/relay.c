@@ -629,7 +629,7 @@ static void on_lane_info(void *ctx, const struct js_reply *reply) {
  * nobody ever gets it. Its lane is idle, and the job has no verdict. */
 static bool is_stranded(const struct relay *r, const struct relay_job *job, double now) {
     int c = 0;
-    while (c < r->n_classes && strcmp(r->class[c], job->class) != 0) c++;
+    while (c < r->n_classes && strcmp(r->class[c], job -> class) != 0) c++;
     const double idle_since = c < r->n_classes ? r->lane[c].idle_since : 0;
     return !job->suspect && idle_since > 0 && now - fmax(idle_since, job->sent_s) > stranded_s;
 }

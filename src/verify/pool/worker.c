@@ -519,7 +519,8 @@ static void keep_terms(struct pool_message *last, struct pool_message *job) {
 /* True: it ended behind a drain, with nothing left to do, whether or not its input has ended meanwhile. */
 static bool work(struct worker *w) {
     CLEANUP_FREE struct worker_job **batch = xcalloc((size_t)w->o->ahead + 2, sizeof *batch);
-    struct pool_message last = {.type = MESSAGE_UNKNOWN}; /* the latest `open` or job: its settings are those of probes */
+    struct pool_message last = {.type =
+                                    MESSAGE_UNKNOWN}; /* the latest `open` or job: its settings are those of probes */
     bool probe;
     pthread_mutex_lock(&w->lock);
     while (wait_for_work(w, &probe)) {
