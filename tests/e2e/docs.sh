@@ -73,7 +73,7 @@ rows = dict(re.findall(r"^\| ([^|]*) \| ([^|]*) \|$", table, re.M))
 named = set(re.findall(r"`(\w+)`", " ".join(rows.values()))) - {"text", "n"}
 refused = set(re.findall(r'^    NEUTRAL\("(\w+)"', source, re.M))
 assert len(refused) > 25 and not refused - named, sorted(refused - named)
-others = {"tools", "tool_choice", "best_of", "dimensions", "repetition_detection"}
+others = {"tools", "tool_choice", "best_of", "dimensions"}
 assert not named - refused - others, sorted(named - refused - others)
 PY
 cp /dev/null "$tmp/out"
