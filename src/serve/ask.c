@@ -419,6 +419,15 @@ static bool take_stream_options(struct ask *a, const json_t *v, const char *name
            ask_bool(always, "stream_options.continuous_usage_stats", &a->usage_always, e);
 }
 
+/* Which end of a prompt that is too long is left out. */
+static bool take_side(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
+                      struct ask_error *e) {
+    (void)l;
+    const char *s = json_string_value(v);
+    a->truncate_right = s && strcmp(s, "right") == 0;
+    return a->truncate_right || (s && strcmp(s, "left") == 0) || wrong_type(v, name, "left or right", e);
+}
+
 static bool take_effort(struct ask *a, const json_t *v, const char *name, const struct ask_limits *l,
                         struct ask_error *e) {
     (void)l;
@@ -526,6 +535,7 @@ static const struct field fields[] = {
     NOT_AT("skip_special_tokens", keep_special, ALL),
     CALL("seed", ALL, take_seed),
     INT_AT("truncate_prompt_tokens", truncate, ALL, -1, INT32_MAX),
+    CALL("truncation_side", ALL, take_side),
     CALL("logprobs", ALL, take_logprobs),
     CALL("top_logprobs", ASK_CHAT, take_top_logprobs),
     CALL("prompt_logprobs", ALL, take_prompt_logprobs),
@@ -541,6 +551,8 @@ static const struct field fields[] = {
     NEUTRAL("stream", ASK_GENERATE, "[false]", "ask without stream, or use /v1/completions"),
     NEUTRAL("suffix", ASK_COMPLETIONS, "[\"\"]", "this model does not fill in the middle"),
     NEUTRAL("echo", ASK_CHAT, "[false]", "use /v1/completions"),
+    NEUTRAL("return_prompt_text", BOTH, "[false]", "use echo of /v1/completions, or return_token_ids"),
+    NEUTRAL("repetition_detection", ALL, "[]", "use repetition_penalty"),
     NEUTRAL("use_beam_search", ALL, "[false]", "sample with n instead"),
     NEUTRAL("length_penalty", ALL, "[1]", "it is for beam search"),
     NEUTRAL("early_stopping", ALL, "[false]", "it is for beam search"),
@@ -699,6 +711,7 @@ static bool check(struct ask *a, const struct ask_limits *l, struct ask_error *e
                         a->max_tokens, a->min_tokens);
     if (a->stream_options && !a->stream)
         return ask_fail(e, NULL, "stream_options", "stream_options needs stream to be true");
+    if (!a->usage) a->usage_always = false;
     if (a->stream && a->prompt_logprobs >= 0)
         return ask_fail(e, NULL, "prompt_logprobs", "prompt_logprobs cannot be streamed");
     const int64_t samples = (int64_t)a->n * (a->api == ASK_CHAT ? 1 : a->n_prompts);

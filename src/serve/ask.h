@@ -70,6 +70,7 @@ struct ask { /* owns what it points to */
 
     /* of the reply */
     int logprobs, prompt_logprobs; /* so many most probable beside the token's own; -1: none */
+    bool truncate_right;           /* true: what is too long loses its end, not its beginning */
     bool echo, return_ids, tokens_as_ids, stream, usage, usage_always, no_reasoning;
 
     const char **unknown; /* names of fields that nobody knows */

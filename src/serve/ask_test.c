@@ -115,6 +115,16 @@ static void test_neutral_values(void **state) {
     refuses(ASK_COMPLETIONS, "{\"stream\": true, \"prompt_logprobs\": 0}", "prompt_logprobs", "cannot be streamed");
     refuses(ASK_COMPLETIONS, "{\"stream_options\": {}}", "stream_options", "needs stream");
     refuses(ASK_GENERATE, "{\"token_ids\": [1], \"stream\": true}", "stream", "not supported");
+    refuses(ASK_COMPLETIONS, "{\"repetition_detection\": {}}", "repetition_detection", "not supported");
+    refuses(ASK_COMPLETIONS, "{\"return_prompt_text\": true}", "return_prompt_text", "not supported");
+    takes(ASK_COMPLETIONS, "{\"repetition_detection\": null, \"return_prompt_text\": false}");
+    takes(ASK_COMPLETIONS, "{\"truncation_side\": \"right\"}");
+    assert_true(a.truncate_right);
+    takes(ASK_COMPLETIONS, "{\"truncation_side\": \"left\"}");
+    assert_false(a.truncate_right);
+    refuses(ASK_COMPLETIONS, "{\"truncation_side\": \"up\"}", "truncation_side", "left or right");
+    takes(ASK_COMPLETIONS, "{\"stream\": true, \"stream_options\": {\"continuous_usage_stats\": true}}");
+    assert_false(a.usage_always);
     takes(ASK_COMPLETIONS, "{\"what\": 1, \"is\": [], \"that\": null}");
     assert_int_equal(a.n_unknown, 3);
     takes(ASK_GENERATE, "{\"token_ids\": [1], \"sampling_params\": {\"what\": 1}}");

@@ -28,12 +28,12 @@ static bool too_long(const struct serve *s, const struct ask *a, int64_t n, stru
                     s->max_len, (long long)n);
 }
 
-/* Keeps the last tokens, where that is asked for. */
+/* Keeps the last tokens, or the first, where that is asked for. */
 static void truncate_prompt(const struct serve *s, const struct ask *a, struct ids *v) {
     const int64_t room = i64_max(s->max_len - i64_max(a->max_tokens, 1), 1);
     const size_t keep = a->truncate < 0 ? (size_t)room : (size_t)a->truncate;
     if (a->truncate == 0 || v->len <= keep) return;
-    memmove(v->p, v->p + (v->len - keep), keep * sizeof *v->p);
+    if (!a->truncate_right) memmove(v->p, v->p + (v->len - keep), keep * sizeof *v->p);
     v->len = keep;
 }
 

@@ -175,6 +175,10 @@ static void test_endpoints(void **state) {
     GET("/health", "ok");
     GET("/v1/models", "\"max_model_len\":512");
     POST("/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":3,\"logprobs\":2,\"echo\":true,\"n\":2}", "text_offset");
+    POST("/v1/completions",
+         "{\"prompt\":[1,2,3,4],\"max_tokens\":2,\"return_token_ids\":true,\"truncate_prompt_tokens\":2,"
+         "\"truncation_side\":\"right\"}",
+         "\"prompt_token_ids\":[1,2]");
     POST("/v1/completions", "{\"prompt\":\"a\",\"stream\":true,\"logprobs\":1,\"stop\":[\"q\",\"qq\"]}", "[DONE]");
     POST("/v1/completions", "{\"prompt\":[[1,2],[3]],\"max_tokens\":2,\"prompt_logprobs\":1,\"bad_words\":[\"a b\"]}",
          "rank");

@@ -35,7 +35,7 @@ def complete(prompt=TEXT, **more):
     names = (
         "top_k min_p repetition_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens "
         "return_token_ids return_tokens_as_token_ids prompt_logprobs skip_special_tokens add_special_tokens "
-        "truncate_prompt_tokens allowed_token_ids bad_words cache_salt priority request_id"
+        "truncate_prompt_tokens truncation_side allowed_token_ids bad_words cache_salt priority request_id"
     ).split()
     extra = {k: more.pop(k) for k in list(more) if k in names}
     extra.update(more.pop("extra_body", {}))
@@ -256,6 +256,9 @@ def _():
     equal(complete(add_special_tokens=False).choices, complete().choices)
     ids = tokens("a b c d e f g h")
     equal(complete(ids, truncate_prompt_tokens=3).choices[0].text, complete(ids[-3:]).choices[0].text)
+    right = complete(ids, truncate_prompt_tokens=3, truncation_side="right")
+    equal(right.choices[0].text, complete(ids[:3]).choices[0].text)
+    raises(openai.BadRequestError, lambda: complete(truncation_side="up"), "truncation_side")
 
 
 def streamed(stream):

@@ -63,6 +63,19 @@ assert not missing, missing
 there = [f for d in ("", "gpu/", "native/", "c/") for f in glob.glob("tests/cheats/" + d + "*.*") if not f.endswith("tsv")]
 assert not set(there) - named, sorted(set(there) - named)
 PY
+# docs/serving.md names each parameter that the server refuses, and none that it takes.
+check "the parameters that are refused" python3 - <<'PY'
+import re
+source = open("src/serve/ask.c").read()
+text = open("docs/serving.md").read()
+table = text[text.index("**Refused on purpose**") : text.index("Not there at all (404)")]
+rows = dict(re.findall(r"^\| ([^|]*) \| ([^|]*) \|$", table, re.M))
+named = set(re.findall(r"`(\w+)`", " ".join(rows.values()))) - {"text", "n"}
+refused = set(re.findall(r'^    NEUTRAL\("(\w+)"', source, re.M))
+assert len(refused) > 25 and not refused - named, sorted(refused - named)
+others = {"tools", "tool_choice", "best_of", "dimensions"}
+assert not named - refused - others, sorted(named - refused - others)
+PY
 cp /dev/null "$tmp/out"
 check "there are commands to run" test -s "$tmp/001.name"
 if [ "$KRL" != build/kernelrl ]; then echo "# the documents say build/kernelrl, which is another program than $KRL"; fi
