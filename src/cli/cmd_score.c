@@ -90,7 +90,7 @@ static enum status read_answer(const struct scoring_run *r, const json_t *row, c
                         where, format_ok ? "true" : "false", r->backend->name);
         known->format = known->thought = known->kernel = true;
     }
-    ep->sample.n = (int)tokens;
+    ep->tokens = (int)tokens;
     return ST_OK;
 }
 
