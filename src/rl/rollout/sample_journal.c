@@ -84,13 +84,14 @@ static enum status read_file(struct sample_journal *j, uint64_t identity, struct
     const struct file_head head = {MAGIC, identity};
     struct stat s;
     size_t len = 0, good = 0;
-    if (fstat(j->fd, &s) != 0) return FAIL(e, ST_IO, "%s: %s", j->path, strerror(errno));
+    if (fstat(j->fd, &s) != 0) return FAIL(e, ST_IO, "%s: cannot be read: %s", j->path, strerror(errno));
     if ((size_t)s.st_size > sizeof head) TRY(fs_read(j->path, (size_t)s.st_size, &j->data, &len, e));
     if (len > sizeof head && memcmp(j->data, &head, sizeof head) == 0) good = read_records(j, len);
     if (good == len && len > 0) return ST_OK;
-    if (ftruncate(j->fd, (off_t)good) != 0) return FAIL(e, ST_IO, "%s: %s", j->path, strerror(errno));
+    if (ftruncate(j->fd, (off_t)good) != 0)
+        return FAIL(e, ST_IO, "%s: cannot be shortened: %s", j->path, strerror(errno));
     if (good == 0 && !fs_write_all(j->fd, &head, sizeof head))
-        return FAIL(e, ST_IO, "%s: %s", j->path, strerror(errno));
+        return FAIL(e, ST_IO, "%s: cannot be written: %s", j->path, strerror(errno));
     return ST_OK;
 }
 
@@ -99,7 +100,8 @@ enum status sample_journal_open(const char *path, uint64_t identity, struct acto
     struct sample_journal *j = *out = xcalloc(1, sizeof *j);
     *j = (struct sample_journal){.path = xstrdup(path), .inner = inner, .weights = weights};
     j->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    const enum status st = j->fd < 0 ? FAIL(e, ST_IO, "%s: %s", path, strerror(errno)) : read_file(j, identity, e);
+    const enum status st =
+        j->fd < 0 ? FAIL(e, ST_IO, "%s: cannot be opened: %s", path, strerror(errno)) : read_file(j, identity, e);
     if (st == ST_OK) return ST_OK;
     sample_journal_close(j);
     *out = NULL;
