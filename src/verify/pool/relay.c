@@ -27,7 +27,8 @@ static const double first_connect_s = 15, check_s = 2, refused_pause_s = 2, publ
 /* So long the server waits before it gives a verdict to another process of the run, and so long a process waits for one
  * that was found out before it began. */
 static const double verdict_wait_s = 5, duplicate_s = 8;
-/* A job that the server says it has, while it gives it to nobody, for so long, is sent under another name. */
+/* A job that the server says it has, while it gives it to nobody, for so long, has consumers that are made anew; then
+ * it is sent under another name. */
 static const double stranded_s = 10;
 
 struct relay_job { /* in the queue, or at a host */
@@ -78,6 +79,7 @@ struct relay {
     struct js_pull *pull;
     char created[64]; /* when the stream of jobs was made: another time means that the server has lost it */
     double check_at, beat_at, pull_at, refused_until;
+    double forgot_at; /* consumers were made anew; 0: never */
     int told_slots, told_hosts;
     int64_t queue, redelivered, told_redelivered;
     struct lane lane[PROTOCOL_CLASSES];
@@ -634,12 +636,33 @@ static bool is_stranded(const struct relay *r, const struct relay_job *job, doub
     return !job->suspect && idle_since > 0 && now - fmax(idle_since, job->sent_s) > stranded_s;
 }
 
+/* A stream that lost its end counts from an earlier number again, and its consumers pass over what is below the number
+ * that they have seen. Consumers that are made anew begin at the stream's first message. Nothing is at a host at this
+ * time; verdicts that come twice are known. They are made by the next check(). */
+static void forget_consumers(struct relay *r, double now) {
+    char subject[FARM_SUBJECT_BYTES];
+    log_warn("the server keeps jobs and gives them to nobody; its consumers are made anew");
+    for (int c = 0; c < r->n_classes; c++) {
+        snprintf(subject, sizeof subject, "$JS.API.CONSUMER.DELETE." FARM_JOBS ".w-%s", r->class[c]);
+        js_request(r->js, subject, "", 5, NULL, NULL);
+        r->lane[c].idle_since = 0;
+    }
+    snprintf(subject, sizeof subject, "$JS.API.CONSUMER.DELETE." FARM_VERDICTS ".t-%s", r->run);
+    js_request(r->js, subject, "", 5, NULL, NULL);
+    r->verdicts_bound = false;
+    r->forgot_at = now;
+}
+
 static void unstrand(struct relay *r, double now) {
     for (size_t b = 0; b < TABLE; b++)
         for (struct relay_job **at = &r->table[b], *job; (job = *at);) {
             if (job->seq == 0 || !is_stranded(r, job, now)) {
                 at = &job->next;
                 continue;
+            }
+            if (r->forgot_at == 0 || now - r->forgot_at > 6 * stranded_s) {
+                forget_consumers(r, now);
+                return;
             }
             delete_message(r, job->seq);
             say_about(r, MESSAGE_RETURNED, job->j, job->attempt, 0, "the server has it, and gives it to nobody");
