@@ -91,8 +91,25 @@ static void end(pid_t pid, int sig) {
 /* A host ends as when its machine loses its power: the process that feeds it, and all its verifiers. */
 static void end_host(pid_t pid) { end(pid, SIGKILL); }
 
+/* A test that waits for what never comes ends by this alarm, and leaves what its server and hosts have said. */
+enum { TEST_S = 500 };
+static void on_alarm(int sig) {
+    char sh[300];
+    snprintf(sh, sizeof sh, "tail -n 20 %s/*.log", tmp_dir);
+    (void)!system(sh);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+static int begin(void **state) {
+    (void)state;
+    signal(SIGALRM, on_alarm);
+    alarm(TEST_S);
+    return 0;
+}
+
 static int end_all(void **state) {
     (void)state;
+    alarm(0);
     for (int i = 0; i < PROCESSES; i++)
         if (started[i]) {
             kill(-started[i], SIGKILL);
@@ -397,7 +414,8 @@ static void a_verifier_dies(void **state) {
     char once[400];
     start_server();
     start_host("h1", NULL);
-    const struct pool_options o = options();
+    struct pool_options o = options();
+    o.lease_s = 30; /* nobody else is lost here, however busy this machine is */
     struct verify_pool *p = open_pool(&o);
     struct answers a = make_answers("child", 12, NULL);
     snprintf(once, sizeof once, "child 3\n// die %s 1\n", in_tmp("once"));
@@ -886,11 +904,13 @@ static void a_host_of_a_farm_whose_probe_reads_wrong(void **state) {
     const pid_t bad = start_host("h1", "STAND_IN_PROBE=1.2");
     const struct pool_options o = options();
     struct verify_pool *p = open_pool(&o);
+    const struct judge j = judge_by_pool(p);
     struct answers a = make_answers("probed", 20, NULL), b = make_answers("later", 10, NULL);
-    judge(p, &a);
-    for (int i = 0; i < a.n; i++) assert_verdict(&a.item[i]);
-    assert_true(hosts_have_said("its own answer read 1.200 and 1.200"));
+    for (int i = 0; i < a.n; i++) j.stream->submit(j.ctx, &a.item[i]);
+    assert_true(hosts_have_said("its own answer read 1.200 and 1.200")); /* before or after it has judged all of them */
     start_host("h2", NULL);
+    collect_all(p, &a);
+    for (int i = 0; i < a.n; i++) assert_verdict(&a.item[i]);
     judge(p, &b);
     for (int i = 0; i < b.n; i++) assert_verdict(&b.item[i]);
     int status;
@@ -969,7 +989,7 @@ int main(int argc, char **argv) {
     self[n > 0 ? n : 0] = 0;
     log_set_level(LOG_ERROR);
 
-#define TEST(f) cmocka_unit_test_teardown(f, end_all)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end_all)
     /* The others are run where the argument is "all" (tests/faults/farm_unit.sh): they wait for leases to end. */
     enum { FEW = 4 };
     const struct CMUnitTest tests[] = {
