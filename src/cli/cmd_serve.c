@@ -34,7 +34,7 @@ struct serve_command_options {
     struct arena mem; /* the names of adapters and aliases */
     const char *config, *model, *renderer, *device, *dtype, *base_dtype, *host, *key_file, *adapter_dir, *access_log;
     bool thinking, admin, no_key, metrics_open, strict_length, log_all;
-    int threads, port, max_batch, max_connections;
+    int threads, port, max_batch, prefill_tokens, max_connections;
     int64_t kv_memory, max_body, max_bodies;
     double header_s, body_s, idle_s, write_s, drain_s;
     int logprobs_mode, reasoning, embeddings;
@@ -103,6 +103,9 @@ static const struct args_flag flags[] = {
              "Keys and values may take so much memory."),
     FLAG_INT(O, max_batch, "max-batch", "N", 0, 65536, "0, what suits the device",
              "So many sequences are decoded together."),
+    FLAG_INT(O, prefill_tokens, "prefill-tokens", "N", 0, 65536, "0, 384 on a CPU and 512 elsewhere",
+             "A step takes on so many tokens of prompts at most. Fewer make everybody wait less for a long prompt, and "
+             "the prompt take longer."),
     FLAG_INT(O, threads, "threads", "N", 0, 1024, "0, all CPUs", "So many threads work for the model."),
     FLAG_SECTION("Server"),
     FLAG_TEXT(O, config, "config", "FILE", NULL,
@@ -318,6 +321,11 @@ static enum status check_adapters(const struct serve_command_options *o, struct 
     return ST_OK;
 }
 
+static int prefill_on(const struct serve_command_options *o) {
+    if (o->prefill_tokens > 0) return o->prefill_tokens;
+    return strcmp(o->device, "cpu") == 0 ? ENGINE_PREFILL_SERVED_CPU : ENGINE_PREFILL;
+}
+
 /* Puts together what the flags and the model's folder say. */
 static enum status gather(struct serve_command_options *o, const struct serve_model *m, struct err *e) {
     struct serve_options *s = &o->serve;
@@ -334,7 +342,8 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
                                 .thinking = o->thinking,
                                 .no_chat = true,
                                 .engine = {.memory_bytes = o->kv_memory,
-                                           .max_batch = o->max_batch > 0 ? o->max_batch : engine_batch_on(o->device)}};
+                                           .max_batch = o->max_batch > 0 ? o->max_batch : engine_batch_on(o->device),
+                                           .prefill_tokens = prefill_on(o)}};
     s->adapters = o->adapters.item;
     s->n_adapters = o->adapters.n;
     s->aliases = o->aliases.item;

@@ -18,6 +18,9 @@
 #include "base/hash.h"
 #include "base/rng.h"
 
+/* The host reads every logit of a token that is scored, which takes a device longer than the token's products. */
+static const double scored_cost = 4;
+
 int engine_batch_on(const char *device) { return strcmp(device, "cpu") == 0 ? ENGINE_BATCH_CPU : ENGINE_BATCH_GPU; }
 
 const char *stop_reason_name(enum stop_reason r) {
@@ -377,11 +380,12 @@ static void preempt_from(struct engine *en, int at) {
     }
 }
 
-/* Skips what the cache remembers; the last token is always fed, for its logits. */
+/* Skips what the cache remembers. The last token is always fed, for its logits, and so are those whose logits tell of a
+ * prompt's tokens. */
 static void skip_cached(struct engine *en, struct flight *f) {
     if (en->opt.no_prefix_cache) return;
-    const int64_t len = kv_len(en->kv, f->seq);
-    en->stats.cached_tokens += kv_match(en->kv, f->seq, f->tokens + len, known_tokens(f) - 1 - len);
+    const int64_t len = kv_len(en->kv, f->seq), n = known_tokens(f) - 1 - f->t->to_score - len;
+    if (n > 0) en->stats.cached_tokens += kv_match(en->kv, f->seq, f->tokens + len, n);
 }
 
 /* Gives a sequence without blocks a place in the cache, when there is memory for the tokens it has and for one more
@@ -427,7 +431,6 @@ static bool begin_prompt(struct engine *en, struct ticket *t, int running) {
  * its samples at least, so only the youngest prompt can have more samples than slots. */
 static void enter_all(struct engine *en) {
     int running = 0, room = en->opt.max_batch;
-    int64_t scored = 0; /* tokens of prompts whose log-probabilities this step computes */
     en->made_room = false;
     for (int i = 0; i < en->n_order; i++) {
         struct flight *f = en->order[i];
@@ -441,14 +444,8 @@ static void enter_all(struct engine *en) {
             t->status =
                 FAIL(&t->err, ST_INVALID, "request %lld: there is no adapter %d", (long long)t->label, t->req.adapter);
         if (t->status == ST_OK && !adapter_ready(en, t)) return;
-        if (t->status == ST_OK && t->req.prompt_logprobs && !t->prompt.logp) {
-            /* Those that are being decoded do not wait for more than one long prompt. */
-            en->made_room = scored > 0 && scored + t->req.n_prompt > en->opt.prefill_tokens;
-            if (en->made_room) return; /* there is room in the next step */
-            scored += t->req.n_prompt;
-            t->status = logprobs_of_prompt(en, t, &t->err);
-        }
-        if (t->status != ST_OK || t->req.params.max_tokens == 0) {
+        if (t->status == ST_OK && t->req.prompt_logprobs && !t->prompt.logp) logprobs_begin_prompt(t);
+        if (t->status != ST_OK || (t->req.params.max_tokens == 0 && t->to_score == 0)) {
             ticket_end(en, t, &en->waiting);
             continue;
         }
@@ -526,21 +523,55 @@ static void sweep(struct engine *en) {
 
 /* ---- a step -------------------------------------------------------------------------------------------------------*/
 
+/* What a step may still take on of prompts, in tokens without a past: see engine_options. */
+struct prompt_budget {
+    double left, of_key; /* of_key: what a key that a token attends to adds to the token's cost */
+    bool taken;
+};
+
+static struct prompt_budget prompt_budget(const struct engine *en) {
+    const struct model_config *c = &en->cfg;
+    const double heads = (double)c->H * c->K, kv_heads = (double)c->G * c->K,
+                 products = (double)c->D * (2 * heads + 2 * kv_heads + 3.0 * c->F);
+    return (struct prompt_budget){en->opt.prefill_tokens, 2 * heads / products, false};
+}
+
+/* How many of the `most` tokens from place `at` on the budget allows, which they then take. Each costs `times` as much
+ * as another. One token is always allowed while the budget is whole. */
+static int64_t take_tokens(struct prompt_budget *b, int64_t at, int64_t most, double times) {
+    if (b->left <= 0) return 0;
+    /* n tokens cost n (1 + of_key (at + n/2)). */
+    const double linear = 1 + b->of_key * (double)at, square = b->of_key / 2, budget = b->left / times;
+    int64_t n = i64_min(most, (int64_t)((sqrt(linear * linear + 4 * square * budget) - linear) / (2 * square)));
+    if (n >= 16 && n < most)
+        n = i64_min(i64_min((n + 8) / 16 * 16, most), (int64_t)budget); /* whole tiles of the products */
+    if (n <= 0 && !b->taken) n = i64_min(most, 1);
+    if (n <= 0) return 0;
+    b->taken = true;
+    b->left = fmax(0, b->left - times * (double)n * (linear + square * (double)n));
+    return n;
+}
+
 /* Decides what each sequence feeds and takes the blocks for it, oldest first; the youngest are preempted when blocks
  * run out. */
 static void plan(struct engine *en) {
-    int budget = en->opt.prefill_tokens;
+    struct prompt_budget budget = prompt_budget(en);
     for (int i = 0; i < en->n_order; i++) {
         en->order[i]->row = -1;
-        en->order[i]->feed = 0;
+        en->order[i]->feed = en->order[i]->score = 0;
     }
     for (int i = 0; i < en->n_order && en->order[i]->seq >= 0; i++) {
         struct flight *f = en->order[i];
         if (en->kept_by == f) continue; /* has its logits */
         const bool decode = f->left == 0 && known_tokens(f) - kv_len(en->kv, f->seq) == 1;
         if (!decode) skip_cached(en, f); /* what others have computed since */
-        const int64_t pending = known_tokens(f) - kv_len(en->kv, f->seq);
-        const int n = decode ? 1 : (int)i64_min(pending, budget);
+        const int64_t len = kv_len(en->kv, f->seq);
+        /* The last token of a prompt that is scored is fed when the others are, and not at all where nothing is drawn.
+         */
+        const int64_t pending = known_tokens(f) - len - (f->t->to_score > 0);
+        const int n = decode ? 1 : (int)take_tokens(&budget, len, pending, f->t->to_score > 0 ? scored_cost : 1);
+        if (!decode && (n < pending || (f->t->to_score > 0 && f->t->req.params.max_tokens > 0)))
+            budget.left = 0; /* prompts end in their order */
         if (n == 0) continue;
         while (f->seq >= 0 && !kv_reserve(en->kv, f->seq, n)) {
             int youngest = en->n_order - 1;
@@ -549,13 +580,28 @@ static void plan(struct engine *en) {
             preempt_from(en, youngest);
         }
         if (f->seq < 0) break; /* it was the youngest itself */
-        f->feed = n;
+        *(f->t->to_score > 0 ? &f->score : &f->feed) = n;
         if (decode)
             en->stats.decoded_tokens++;
         else
             en->stats.prefilled_tokens += n;
-        budget -= decode ? 0 : n;
     }
+}
+
+/* Feeds what is to be scored of prompts; a request that asks for nothing else ends with it. */
+static enum status score_prompts(struct engine *en, bool *scored, struct err *e) {
+    *scored = false;
+    for (int i = 0; i < en->n_order; i++) {
+        struct flight *f = en->order[i];
+        struct ticket *t = f->t;
+        if (f->score == 0) continue;
+        *scored = true;
+        TRY(logprobs_feed_prompt(en, f, f->score, e));
+        if (t->to_score > 0 || t->req.params.max_tokens > 0) continue;
+        take_out(en, i--);
+        ticket_end(en, t, &en->running);
+    }
+    return ST_OK;
 }
 
 /* The smallest adapter above `last` that feeds; INT_MAX: none. */
@@ -729,25 +775,26 @@ static enum status step(struct engine *en, bool *working, struct err *e) {
     *working = en->n_order > 0 || en->n_ended > ended;
     if (en->n_order == 0) return ST_OK;
     plan(en);
+    bool scored;
+    TRY(score_prompts(en, &scored, e));
     const int count = lay_out(en);
-    if (count > 0 && only_decodes(en, count)) {
+    if (count > 0 && !scored && only_decodes(en, count)) {
         for (int i = 0; i < count; i++) en->draw[i] = en->want[i].draw;
         TRY(model_step_begin(en->m, en->kv, count, en->step_seq, en->step_ids, en->draw, en->opt.vocab_limit, e));
         en->stats.steps++;
         en->under_way = count;
         return go_on(en, e);
     }
-    if (count > 0) {
+    en->stats.steps += count > 0 || scored;
+    if (count > 0)
         TRY(model_can_draw(en->m)
                 ? model_step_draw(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->want,
                                   en->opt.vocab_limit, en->drawn, en->logits, e)
                 : model_step(en->m, en->kv, count, en->step_seq, en->step_n, en->step_ids, en->logits, e));
-        en->stats.steps++;
-    }
     const int started = en->n_order;
     const int64_t samples = en->samples_ended;
     draw(en);
-    ASSERT(count > 0 || en->samples_ended > samples || en->n_order > started || en->failing);
+    ASSERT(count > 0 || scored || en->samples_ended > samples || en->n_order > started || en->failing);
     return ST_OK;
 }
 

@@ -122,8 +122,8 @@ struct sample {     /* arrays owned by the caller through sample_free */
 void sample_free(struct sample *s);
 
 /* What an engine takes unless its options say otherwise: samples decoded together, more of them on a GPU; prompt tokens
- * a step takes on beside the decoding. */
-enum { ENGINE_BATCH_CPU = 64, ENGINE_BATCH_GPU = 256, ENGINE_PREFILL = 512 };
+ * a step takes on beside the decoding, fewer of them on a CPU where somebody waits for each token. */
+enum { ENGINE_BATCH_CPU = 64, ENGINE_BATCH_GPU = 256, ENGINE_PREFILL = 512, ENGINE_PREFILL_SERVED_CPU = 384 };
 /* The batch that training asks for on a device ("cpu", "cuda:0"). */
 int engine_batch_on(const char *device);
 
@@ -137,7 +137,9 @@ struct engine_options {
     int32_t vocab_limit;  /* ids at or above are never sampled (rows beyond the tokenizer); 0: V */
     const char *(*token_bytes)(void *ctx, int32_t id, size_t *n); /* for stop strings */
     void *token_ctx;
-    int prefill_tokens;   /* prompt tokens a step takes on beside the decoding; 0: ENGINE_PREFILL */
+    /* Prompt tokens a step takes on beside the decoding, at most; 0: ENGINE_PREFILL. Tokens far behind the beginning of
+     * their prompt cost more, and a step takes on fewer: others wait equally long for each. */
+    int prefill_tokens;
     bool no_prefix_cache; /* compute every prompt anew */
     /* Adapters that are not trained and not used may leave the device's memory, see engine_adapter_rest. */
     int64_t adapter_bytes;      /* of that memory, which they take at most; 0: no limit */

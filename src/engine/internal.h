@@ -21,6 +21,7 @@ struct ticket {
     struct sample *samples; /* [n_samples]; during engine_run() a part of the caller's */
     int n_ended;            /* samples that have ended */
     struct sample prompt;   /* with prompt_logprobs */
+    int to_score;           /* so many of the prompt's tokens, its last ones, have no log-probability there yet */
     atomic_bool cancelled;  /* by any thread; the stepping thread looks between steps */
     enum status status;     /* why it failed, or ST_OK */
     int64_t begun_ns;
@@ -39,6 +40,7 @@ struct flight { /* a sequence in flight */
     int limit;  /* tokens to draw */
     int n;      /* tokens drawn */
     int feed;   /* tokens the step at hand feeds */
+    int score;  /* tokens it feeds before those, for the log-probabilities of a prompt */
     int row;    /* of the last step's logits, or -1 */
     int next;   /* its place in the step that is under way behind that one, or -1 */
     bool drawn; /* the device drew from it: en->drawn[row] */
@@ -147,8 +149,11 @@ bool adapter_ready(struct engine *en, struct ticket *t);
 /* What a request asks for beside the token, from a row of logits, into en->top_* and en->id_logp. SAMPLER_LEFT_OUT in
  * the row gives -INFINITY. */
 void logprobs_of_row(struct engine *en, const struct request *r, const float *logits);
-/* Fills t->prompt by a pass over the prompt alone, in which no cache takes part. */
-enum status logprobs_of_prompt(struct engine *en, struct ticket *t, struct err *e) MUST_USE;
+/* Makes room in t->prompt for the log-probabilities of a prompt; none of them is there but the first token's. */
+void logprobs_begin_prompt(struct ticket *t);
+/* Feeds the next n tokens of a prompt, which are not its last, and writes the log-probabilities of those behind them.
+ */
+enum status logprobs_feed_prompt(struct engine *en, struct flight *f, int n, struct err *e) MUST_USE;
 
 /* ---- engine.c ---- */
 

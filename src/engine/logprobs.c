@@ -6,6 +6,8 @@
 
 #include "engine/internal.h"
 
+enum { LOGPROB_ROWS = 64 }; /* of a prompt, whose logits are in memory at once */
+
 /* Whether logit a of id i comes before logit b of id j. */
 static bool before(float a, int32_t i, float b, int32_t j) { return a > b || (a == b && i < j); }
 
@@ -45,26 +47,6 @@ static int32_t rank_in_row(const float *logits, int64_t V, int32_t id) {
     return rank;
 }
 
-/* Of a prompt's place: row i of the pass predicts token i + 1. */
-struct prompt_places {
-    struct engine *en;
-    struct ticket *t;
-};
-
-static void take_place(void *ctx, int64_t row, const float *logits) {
-    const struct prompt_places *p = ctx;
-    const struct request *r = &p->t->req;
-    struct sample *s = &p->t->prompt;
-    const size_t at = (size_t)row + 1, k = (size_t)r->top_logprobs, m = (size_t)r->n_logprob_ids;
-    logprobs_of_row(p->en, r, logits);
-    if (k > 0) {
-        memcpy(s->top_ids + at * k, p->en->top_ids, k * sizeof *s->top_ids);
-        memcpy(s->top_logp + at * k, p->en->top_logp, k * sizeof *s->top_logp);
-    }
-    if (m > 0) memcpy(s->id_logp + at * m, p->en->id_logp, m * sizeof *s->id_logp);
-    if (s->rank) s->rank[at] = rank_in_row(logits, p->en->cfg.V, s->ids[at]);
-}
-
 /* The first token follows nothing. */
 static void first_place(struct sample *s, const struct request *r) {
     s->logp[0] = s->entropy[0] = NAN;
@@ -75,7 +57,7 @@ static void first_place(struct sample *s, const struct request *r) {
     for (int i = 0; i < r->n_logprob_ids; i++) s->id_logp[i] = NAN;
 }
 
-enum status logprobs_of_prompt(struct engine *en, struct ticket *t, struct err *e) {
+void logprobs_begin_prompt(struct ticket *t) {
     const struct request *r = &t->req;
     struct sample *s = &t->prompt;
     const size_t n = (size_t)r->n_prompt;
@@ -87,22 +69,36 @@ enum status logprobs_of_prompt(struct engine *en, struct ticket *t, struct err *
     sample_logprobs_make(s, r, r->n_prompt);
     if (r->prompt_ranks) s->rank = xcalloc(n, sizeof *s->rank);
     first_place(s, r);
-    if (n == 1) return ST_OK;
-    CLEANUP_FREE int32_t *rows = xmalloc(n * sizeof *rows);
-    for (int i = 0; i < r->n_prompt; i++) rows[i] = i;
-    const struct segment segment = {.len = r->n_prompt, .prefix = -1, .adapter = r->adapter};
-    struct prompt_places places = {en, t};
-    const bool more = r->top_logprobs > 0 || r->n_logprob_ids > 0 || r->prompt_ranks;
-    const struct train_batch batch = {.ids = r->prompt,
-                                      .T = r->n_prompt,
-                                      .seg = &segment,
-                                      .n_seg = 1,
-                                      .rows = rows,
-                                      .targets = r->prompt + 1,
-                                      .N = r->n_prompt - 1,
-                                      .forward_only = true};
-    const enum status st = more ? model_forward_rows(en->m, &batch, s->logp + 1, s->entropy + 1, take_place, &places, e)
-                                : model_forward(en->m, &batch, s->logp + 1, s->entropy + 1, NULL, e);
-    if (st != ST_OK) err_note(e, "request %lld: its prompt", (long long)t->label);
-    return st;
+    t->to_score = r->n_prompt - 1;
+}
+
+/* Tokens of a prompt that a step feeds, from place `from` on: the logits of each tell of the token behind it. */
+struct prompt_part {
+    struct engine *en;
+    struct ticket *t;
+    int64_t from;
+};
+
+static void take_place(void *ctx, int64_t row, const float *logits) {
+    const struct prompt_part *p = ctx;
+    const struct request *r = &p->t->req;
+    struct sample *s = &p->t->prompt;
+    const size_t at = (size_t)(p->from + row) + 1, k = (size_t)r->top_logprobs, m = (size_t)r->n_logprob_ids;
+    s->logp[at] = logprob_row(logits, p->en->cfg.V, s->ids[at], &s->entropy[at]);
+    logprobs_of_row(p->en, r, logits);
+    if (k > 0) {
+        memcpy(s->top_ids + at * k, p->en->top_ids, k * sizeof *s->top_ids);
+        memcpy(s->top_logp + at * k, p->en->top_logp, k * sizeof *s->top_logp);
+    }
+    if (m > 0) memcpy(s->id_logp + at * m, p->en->id_logp, m * sizeof *s->id_logp);
+    if (s->rank) s->rank[at] = rank_in_row(logits, p->en->cfg.V, s->ids[at]);
+}
+
+enum status logprobs_feed_prompt(struct engine *en, struct flight *f, int n, struct err *e) {
+    struct prompt_part part = {en, f->t, kv_len(en->kv, f->seq)};
+    const int room = en->cap < LOGPROB_ROWS ? en->cap : LOGPROB_ROWS;
+    TRY(model_step_rows(en->m, en->kv, f->seq, n, f->t->req.prompt + part.from, en->logits, room, take_place, &part,
+                        e));
+    f->t->to_score = (int)i64_min(f->t->to_score, f->t->req.n_prompt - 1 - (part.from + n));
+    return ST_OK;
 }

@@ -114,6 +114,7 @@ static struct engine *open_engine(int blocks, int max_batch, int prefill) {
 static int32_t prompt_ids[TEMPLATES][LONGEST];
 static struct request template[TEMPLATES]; /* adapter: -1 the base, else 1 + the number of a file */
 static struct sample want[TEMPLATES][4];
+static float prompt_logp[TEMPLATES][LONGEST], prompt_entropy[TEMPLATES][LONGEST]; /* of the pass that training makes */
 
 static void make_templates(void) {
     static const int32_t stop[] = {7, 13}, named[] = {3, 49, 0};
@@ -160,6 +161,23 @@ static void make_templates(void) {
     }
 }
 
+static void forward_prompt(int i, int adapter) {
+    struct err e = {0};
+    const struct request *r = &template[i];
+    const struct segment all = {.len = r->n_prompt, .prefix = -1, .adapter = adapter};
+    int32_t rows[LONGEST];
+    for (int k = 0; k < LONGEST; k++) rows[k] = k;
+    const struct train_batch b = {.ids = r->prompt,
+                                  .T = r->n_prompt,
+                                  .seg = &all,
+                                  .n_seg = 1,
+                                  .rows = rows,
+                                  .targets = r->prompt + 1,
+                                  .N = r->n_prompt - 1,
+                                  .forward_only = true};
+    must(model_forward(model, &b, prompt_logp[i] + 1, prompt_entropy[i] + 1, NULL, &e), &e);
+}
+
 static void run_alone(void) {
     struct err e = {0};
     int index[ADAPTERS];
@@ -170,6 +188,7 @@ static void run_alone(void) {
         if (r.adapter > 0) r.adapter = index[r.adapter - 1];
         must(engine_run(one, &r, 1, want[i], NULL, NULL, &e), &e);
         engine_close(one);
+        if (r.n_prompt > 1) forward_prompt(i, r.adapter);
     }
     for (int k = 0; k < ADAPTERS; k++) model_adapter_drop(model, index[k]);
 }
@@ -201,9 +220,11 @@ struct schedule {
     struct rng rng;
     int adapter[ADAPTERS]; /* the index that is submitted with now */
     int what[MOST + 1];    /* of which template a ticket is; tickets are numbered from 1 */
+    bool scored[MOST + 1]; /* true: its prompt's log-probabilities are asked for */
+    bool drawn[MOST + 1];  /* true: samples are asked for */
     bool ended[MOST + 1];
     int64_t last;
-    int n_ended, n_whole, paused;
+    int n_ended, n_whole, n_scored, paused;
 };
 
 static void submit_one(struct schedule *s) {
@@ -220,12 +241,25 @@ static void submit_one(struct schedule *s) {
     r.params.bad_words = words;
     r.params.logit_bias = bias;
     if (r.adapter > 0) r.adapter = s->adapter[r.adapter - 1];
+    const uint64_t dice = rng_below(&s->rng, 6);
+    r.prompt_logprobs = dice < 2;
+    if (dice == 0) r.params.max_tokens = r.params.min_tokens = 0;
     must(engine_submit(s->en, &r, &s->last, &e), &e);
     s->what[s->last] = i;
+    s->scored[s->last] = dice < 2;
+    s->drawn[s->last] = dice > 0;
     memset(prompt, 0xff, (size_t)r.n_prompt * sizeof *prompt);
     memset(words, 0xff, sizeof words);
     memset(bias, 0xff, sizeof bias);
     free(prompt);
+}
+
+/* A prompt that was cancelled has all its log-probabilities, or none. */
+static void assert_scored(const struct sample *p, int i) {
+    if (p->n == 0) return;
+    assert_int_equal(p->n, template[i].n_prompt);
+    same_bits(p->logp + 1, prompt_logp[i] + 1, (size_t)(p->n - 1) * sizeof *p->logp);
+    same_bits(p->entropy + 1, prompt_entropy[i] + 1, (size_t)(p->n - 1) * sizeof *p->entropy);
 }
 
 static void take_results(struct schedule *s) {
@@ -235,9 +269,14 @@ static void take_results(struct schedule *s) {
         if (r.status != ST_OK) fail_msg("%s", r.err.msg);
         assert_false(s->ended[r.ticket]);
         assert_int_equal(r.n_samples, template[i].n_samples);
+        assert_scored(&r.prompt, i);
+        if (!s->scored[r.ticket]) assert_int_equal(r.prompt.n, 0);
+        s->n_scored += r.prompt.n > 0;
         for (int k = 0; k < r.n_samples; k++) {
+            if (!s->drawn[r.ticket]) continue;
             assert_begins_alike(&r.samples[k], &want[i][k], &template[i]);
             if (r.samples[k].stop == STOP_CANCELLED) continue;
+            assert_true(!s->scored[r.ticket] || r.prompt.n > 0);
             assert_int_equal(r.samples[k].n, want[i][k].n);
             assert_int_equal(r.samples[k].stop, want[i][k].stop);
             s->n_whole++;
@@ -301,7 +340,7 @@ static void run_schedule(uint64_t seed, int blocks, int max_batch, int prefill) 
         take_results(&s);
     }
     assert_int_equal(s.n_ended, s.last);
-    assert_true(s.n_whole > actions() / 10);
+    assert_true(s.n_whole > actions() / 10 && s.n_scored > actions() / 40);
     assert_true(!engine_wait(s.en, 0));
     for (int k = 0; k < ADAPTERS; k++) must(engine_adapter_drop(s.en, s.adapter[k], &e), &e);
     bool working;
@@ -433,8 +472,7 @@ static void logprobs(void **state) {
     struct engine_result second = finish(en, &again);
     const struct sample *p = &second.prompt;
     assert_int_equal(p->n, T);
-    assert_true(first.begun_ns > 0 && second.begun_ns == 0 &&
-                !s->rank); /* one that only scores never leaves the queue */
+    assert_true(first.begun_ns > 0 && second.begun_ns > 0 && !s->rank);
     assert_int_equal(second.samples[0].n, 0);
     assert_true(isnan(p->logp[0]) && isnan(p->top_logp[0]) && p->top_ids[0] == -1);
     same_bits(p->ids, all, sizeof all);
@@ -473,43 +511,51 @@ static void logprobs(void **state) {
     model_free(model);
 }
 
-/* Prompts that are scored hold up nobody for longer than one step: those that are too many wait for the next one. */
+/* While somebody is being decoded, prompts that are scored are fed in parts: each step gives him his token. */
 static void scoring_takes_turns(void **state) {
     (void)state;
     struct err e = {0};
     struct engine_result got;
-    bool working;
-    int64_t ticket;
+    bool working = true;
+    int64_t decoding, long_one, short_one;
     open_model("f32");
     make_templates();
     struct engine *en;
     must(engine_open(model, &(struct engine_options){.max_batch = 4, .prefill_tokens = 64}, &en, &e), &e);
-    struct request decoding = plain(10, 30), scored = plain(40, 0);
+    struct request r = plain(10, 60), scored = plain(LONGEST, 0);
+    must(engine_submit(en, &r, &decoding, &e), &e);
+    must(engine_step(en, &working, &e), &e);
     scored.prompt_logprobs = true;
-    must(engine_submit(en, &decoding, &ticket, &e), &e);
-    must(engine_step(en, &working, &e), &e);
-    for (int i = 0; i < 5; i++) must(engine_submit(en, &scored, &ticket, &e), &e);
-    for (int i = 0; i < 5; i++) {
-        const int64_t before = engine_stats(en).decoded_tokens;
+    must(engine_submit(en, &scored, &long_one, &e), &e);
+    scored.n_prompt = 5;
+    must(engine_submit(en, &scored, &short_one, &e), &e);
+    int steps = 0, most = 0;
+    for (; !engine_poll(en, long_one, &got); steps++) {
+        const struct engine_stats before = engine_stats(en);
+        assert_false(engine_poll(en, short_one, &got)); /* it is younger */
         must(engine_step(en, &working, &e), &e);
-        assert_int_equal(engine_load(en).waiting, 4 - i);
-        assert_int_equal(engine_stats(en).decoded_tokens, before + 1);
+        const struct engine_stats after = engine_stats(en);
+        assert_int_equal(after.decoded_tokens, before.decoded_tokens + 1);
+        assert_int_equal(after.steps, before.steps + 1);
+        most = (int)i64_max(most, after.prefilled_tokens - before.prefilled_tokens);
     }
+    assert_int_equal(got.prompt.n, LONGEST);
+    assert_true(steps >= LONGEST / 16 && steps < LONGEST / 4 && most <= 20);
+    engine_result_free(&got);
     while (working) must(engine_step(en, &working, &e), &e);
-    for (int i = 0; i < 6; i++) {
-        assert_true(engine_poll(en, 0, &got));
-        assert_int_equal(got.prompt.n, got.ticket == 1 ? 0 : 40);
-        engine_result_free(&got);
-    }
-    /* With nothing else to do they follow one another just so. */
-    for (int i = 0; i < 3; i++) must(engine_submit(en, &scored, &ticket, &e), &e);
-    for (int i = 0; i < 3; i++) {
-        must(engine_step(en, &working, &e), &e);
-        assert_true(working && engine_poll(en, 0, &got));
-        engine_result_free(&got);
-    }
+    assert_true(engine_poll(en, short_one, &got) && got.prompt.n == 5);
+    engine_result_free(&got);
+    assert_true(engine_poll(en, decoding, &got) && got.samples[0].n == 60);
+    engine_result_free(&got);
+    /* One that is cancelled half way has no log-probabilities, and holds nothing back. */
+    scored.n_prompt = LONGEST;
+    must(engine_submit(en, &scored, &long_one, &e), &e);
     must(engine_step(en, &working, &e), &e);
-    assert_false(working);
+    must(engine_step(en, &working, &e), &e);
+    engine_cancel(en, long_one);
+    must(engine_step(en, &working, &e), &e);
+    assert_true(!working && engine_poll(en, long_one, &got) && got.prompt.n == 0);
+    engine_result_free(&got);
     engine_close(en);
     model_free(model);
 }

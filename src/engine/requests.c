@@ -222,6 +222,7 @@ void ticket_end(struct engine *en, struct ticket *t, struct ticket_list *from) {
         else if (!s->ids && t->req.params.max_tokens > 0)
             s->stop = STOP_CANCELLED; /* never begun */
     }
+    if (t->to_score > 0) sample_free(&t->prompt); /* it was not read to its end */
     pthread_mutex_lock(&en->lock);
     take_from(from, t);
     append(&en->ended, t);

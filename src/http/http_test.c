@@ -1,6 +1,8 @@
 /* The server over socket pairs, with a front end that does what each test asks for: requests no client may send,
  * bodies, limits, replies of every kind, clients that leave, deadlines, and the drain. */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -580,6 +582,10 @@ static void test_pages_of_others(void **state) {
         "Access-Control-Request-Headers: a\tb\r\n\r\n",
         &out, NULL);
     assert_true(status_of(&out) == 204 && has(&out, "access-control-allow-headers: authorization, content-type"));
+    ask("OPTIONS /json HTTP/1.1\r\n" H "Origin: https://app.example\r\nAccess-Control-Request-Method: POST\r\n"
+        "Access-Control-Request-Headers: \r\n\r\n",
+        &out, NULL);
+    assert_true(status_of(&out) == 204 && has(&out, "access-control-allow-headers: authorization, content-type"));
     ask("OPTIONS /json HTTP/1.1\r\n" H "Origin: https://evil.example\r\nAccess-Control-Request-Method: POST\r\n\r\n",
         &out, NULL);
     assert_true(status_of(&out) == 405 && !has(&out, "access-control"));
@@ -742,6 +748,33 @@ static void test_stalled_readers(void **state) {
     close(slow);
     for (int i = 0; i < STALLED; i++) close(fd[i]);
     close_server();
+}
+
+/* The kernel gives up a client that reads nothing later than the server, which counts it. */
+static void test_kernel_is_patient(void **state) {
+    (void)state;
+    static const double write_s[] = {0, 5}, least[] = {60, 5};
+    for (size_t i = 0; i < ARRAY_LEN(write_s); i++) {
+        struct err e;
+        struct http_options o = {.front = &front, .n_fronts = 1, .log_fd = -1, .write_s = write_s[i]};
+        assert_int_equal(http_server_open(&o, &server, &e), ST_OK);
+        struct sockaddr_in to = {.sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)http_port(server)),
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(client, (struct sockaddr *)&to, sizeof to), 0);
+        int patience = 0;
+        for (int k = 0; k < 200 && patience == 0; k++) {
+            turn(1);
+            for (int fd = 3; fd < 1000 && patience == 0; fd++) { /* the server's end is one of this process's own */
+                socklen_t n = sizeof patience;
+                if (fd == client || getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, &n) != 0) patience = 0;
+            }
+        }
+        assert_true(patience > (int)(1000 * least[i]));
+        close(client);
+        close_server();
+    }
 }
 
 /* ---- deadlines ----------------------------------------------------------------------------------------------------*/
@@ -924,6 +957,7 @@ int main(void) {
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_stalled_reader),
         cmocka_unit_test(test_stalled_readers),
+        cmocka_unit_test(test_kernel_is_patient),
         cmocka_unit_test(test_deadlines),
         cmocka_unit_test(test_connection_limit),
         cmocka_unit_test(test_health),

@@ -323,17 +323,6 @@ static void get_hidden(struct model *m, float *hidden, const void *from, int64_t
     for (int64_t i = 0; i < n; i++) hidden[i] = st_bf16_to_f32(host[i]);
 }
 
-/* The logits of n wanted rows from row i on, one by one. */
-static void hand_out(struct model *m, int64_t i, int64_t n, const float *logits, model_logits_fn *on_logits,
-                     void *ctx) {
-    const int64_t V = m->cfg.V;
-    CLEANUP_FREE float *row = xmalloc((size_t)V * sizeof *row);
-    for (int64_t k = 0; k < n; k++) {
-        m->be->mem_get(m->be, row, logits + k * V, (size_t)V * sizeof *row);
-        on_logits(ctx, i + k, row);
-    }
-}
-
 /* n elements of an array of [N,R] that the head of an adapter keeps, from wanted row i on; without one, scratch. */
 static void *head_kept(const struct model *m, void *kept, int64_t i) {
     const struct train_space *w = &m->ts;
@@ -348,9 +337,8 @@ void model_wanted_logits(struct model *m, int64_t i, struct tensor lg, struct te
     model_head_forward(m, &l, lg, hc, model_head_xa(m, i));
 }
 
-/* Both kinds of forward; on_logits may be NULL. */
-static enum status forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
-                           model_logits_fn *on_logits, void *ctx, struct err *e) {
+enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
+                          struct err *e) {
     TRY(run_layers(m, b, e));
     struct train_space *w = &m->ts;
     struct backend *be = m->be;
@@ -365,7 +353,6 @@ static enum status forward(struct model *m, const struct train_batch *b, float *
         }
         model_wanted_logits(m, i, lg, hc);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
-        if (on_logits) hand_out(m, i, n, logits_of(w, i, V), on_logits, ctx);
         if (!w->dhn) continue;
         /* What backward needs of these logits is d logp / d hn, and of a head that is trained d logp / d logits: g
          * scales them. The logits are not computed again. */
@@ -381,17 +368,6 @@ static enum status forward(struct model *m, const struct train_batch *b, float *
     w->T = b->T;
     w->N = b->N;
     return be->sync(be, e);
-}
-
-enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
-                          struct err *e) {
-    return forward(m, b, logp, entropy, hidden, NULL, NULL, e);
-}
-
-enum status model_forward_rows(struct model *m, const struct train_batch *b, float *logp, float *entropy,
-                               model_logits_fn *on_logits, void *ctx, struct err *e) {
-    if (!b->forward_only || !b->targets) return FAIL(e, ST_INVALID, "model_forward_rows: a batch that is trained on");
-    return forward(m, b, logp, entropy, NULL, on_logits, ctx, e);
 }
 
 enum status model_logits(struct model *m, const struct train_batch *b, float *logits, struct err *e) {

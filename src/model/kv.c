@@ -258,9 +258,13 @@ static void carve_step(struct model *m, struct carve *s, int64_t T, int64_t n_la
     w->p.xa = carve_act(m, s, xa_room(m, T));
 }
 
-/* What a step is to leave: the logits of every sequence in host memory, or what `want` says of each. */
+/* What a step is to leave: the logits of every sequence in host memory, what `want` says of each, or each row's logits,
+ * which `on_logits` is shown. */
 struct step_out {
-    float *logits; /* [count,V] */
+    float *logits; /* [count,V]; with on_logits [room,V] */
+    int room;
+    model_logits_fn *on_logits;
+    void *ctx;
     const struct step_want *want;
     int32_t limit;
     struct step_drawn *drawn; /* [count]; NULL: of a step ahead, they are not waited for */
@@ -427,7 +431,7 @@ static int64_t lay_wave(struct model *m, struct step_feed *f, int64_t most, cons
         T += take;
         f->used += take;
         if (f->used == f->n[i]) {
-            if (!out->want || out->want[i].what != STEP_NOTHING) {
+            if (!out->on_logits && (!out->want || out->want[i].what != STEP_NOTHING)) {
                 runs_add(&w->p.head, head, *n_last, 1);
                 w->last_seq[*n_last] = i;
                 if (f->ahead) drawing_now(w)->row[i] = *n_last;
@@ -447,9 +451,31 @@ static int64_t lay_wave(struct model *m, struct step_feed *f, int64_t most, cons
     return T;
 }
 
+/* Shows the logits of a wave's T rows, of one sequence, of which `before` rows ran in earlier waves. */
+static enum status show_rows(struct model *m, const struct kv_seq *seq, int64_t T, int64_t before,
+                             const struct step_out *out, struct err *e) {
+    struct step_space *w = &m->ss;
+    struct backend *be = m->be;
+    const struct adapter *ad = adapter_of(m, seq->adapter), *head = has_head(ad) ? ad : NULL;
+    const int64_t D = m->cfg.D, V = m->cfg.V;
+    for (int64_t i = 0; i < T; i += out->room) {
+        const int64_t n = i64_min(out->room, T - i);
+        struct tensor hn = act_full(m, w->p.h, n, D);
+        be->rmsnorm(be, hn, tensor_rows(tensor_full(w->acts.x[0], T, D), i, n), m->final_norm, m->cfg.rms_eps);
+        w->p.head.n = 0;
+        runs_add(&w->p.head, head, 0, n);
+        model_head_forward(m, &w->p.head, tensor_full(w->logits, n, V), hn, w->p.xa);
+        be->mem_get(be, out->logits, w->logits, (size_t)(n * V) * sizeof(float));
+        TRY(be->sync(be, e));
+        for (int64_t k = 0; k < n; k++) out->on_logits(out->ctx, before + i + k, out->logits + k * V);
+    }
+    return ST_OK;
+}
+
 static enum status run_waves(struct model *m, struct step_feed *f, int64_t most, const struct step_out *out,
                              struct err *e) {
     struct step_space *w = &m->ss;
+    int64_t done = 0;
     while (f->i < f->count) {
         int n_last;
         const int64_t T = lay_wave(m, f, most, out, &n_last);
@@ -458,6 +484,8 @@ static enum status run_waves(struct model *m, struct step_feed *f, int64_t most,
         w->p.seq = w->seq;
         w->p.kv_stride = layer_floats(m);
         wave(m, f->kv, T, n_last, f->recorded ? wave_key(m, T) : 0, out);
+        if (out->on_logits) TRY(show_rows(m, &f->kv->seq[f->seq[0]], T, done, out, e));
+        done += T;
         if (f->ahead) continue;
         wave_results(m, n_last, out);
         if (!out->want || n_last == 0) continue;
@@ -493,7 +521,10 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
     ASSERT(!f.ahead || f.recorded > 0);
     f.mixed = f.recorded > 0 && run_of(kv, count, seq, 0) < count;
     const int64_t most = f.recorded ? f.recorded : step_rows(m);
-    const int64_t rows = f.recorded ? most : i64_min(total, most), most_last = f.recorded ? most : i64_min(count, most);
+    const int64_t rows = f.recorded ? most : i64_min(total, most), most_last = f.recorded ? most
+                                                                               : out->on_logits
+                                                                                   ? i64_min(out->room, rows)
+                                                                                   : i64_min(count, most);
     struct carve s = {0};
     carve_step(m, &s, rows, most_last);
     TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a sampling step's activations", e));
@@ -509,6 +540,13 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
 enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
                        const int32_t *ids, float *logits, struct err *e) {
     return run_step(m, kv, count, seq, n, ids, &(struct step_out){.logits = logits}, e);
+}
+
+enum status model_step_rows(struct model *m, struct kv_cache *kv, int seq, int n, const int32_t *ids, float *logits,
+                            int room, model_logits_fn *on_logits, void *ctx, struct err *e) {
+    ASSERT(room > 0);
+    const struct step_out out = {.logits = logits, .room = room, .on_logits = on_logits, .ctx = ctx};
+    return run_step(m, kv, 1, &seq, &n, ids, &out, e);
 }
 
 bool model_can_draw(const struct model *m) { return m->be->draw != NULL; }

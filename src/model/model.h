@@ -148,11 +148,6 @@ struct train_batch {
  * logp, and hidden, which may not be NULL then, is that of the N rows alone, [N,D]. All host memory. */
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
                           struct err *e) MUST_USE;
-/* model_forward of a batch with targets, forward_only, that also calls on_logits with the logits of each wanted row in
- * turn, [V] in host memory until it returns; row is its place in b->rows. */
-typedef void model_logits_fn(void *ctx, int64_t row, const float *logits);
-enum status model_forward_rows(struct model *m, const struct train_batch *b, float *logp, float *entropy,
-                               model_logits_fn *on_logits, void *ctx, struct err *e) MUST_USE;
 /* Logits of every row, [T,V] in host memory: for checks and small batches; training never holds them all. Forgets the
  * last forward. */
 enum status model_logits(struct model *m, const struct train_batch *b, float *logits, struct err *e) MUST_USE;
@@ -203,6 +198,13 @@ int64_t kv_match(struct kv_cache *kv, int seq, const int32_t *ids, int64_t n);
  * ST_MEMORY when there are too few blocks: the cache is then as it was. */
 enum status model_step(struct model *m, struct kv_cache *kv, int count, const int *seq, const int *n,
                        const int32_t *ids, float *logits, struct err *e) MUST_USE;
+
+/* Appends n tokens to one sequence, and calls on_logits with the logits of each in turn, [V] in host memory until it
+ * returns; `row` counts the tokens from 0. logits, [room,V], is host memory that this takes meanwhile. The bits are
+ * those of model_step, and of model_forward. */
+typedef void model_logits_fn(void *ctx, int64_t row, const float *logits);
+enum status model_step_rows(struct model *m, struct kv_cache *kv, int seq, int n, const int32_t *ids, float *logits,
+                            int room, model_logits_fn *on_logits, void *ctx, struct err *e) MUST_USE;
 
 /* The same where the device itself can draw tokens, so that logits need not travel. want[i] says what is to become of
  * sequence i's last row: nothing; its logits in logits[i,:] as above; or a token below `limit`, drawn as `draw` says,
