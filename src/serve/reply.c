@@ -1,4 +1,5 @@
-/* Whole replies. A choice at a time, so that a large one is made while it is sent. */
+/* Whole replies. A choice at a time, so that a large one is made while it is sent. Fields that were not asked for are
+ * there, and null: clients of vLLM look for some of them without asking whether they are there. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,8 +14,14 @@ static void put_text_choice(struct generation *g, struct str *out, int i, struct
     put_logprobs(g, out, p);
     put_finish(g, out, i);
     if (g->n_prompts > 1 && !g->a.has_seed) js_put_i64(out, "seed", (int64_t)g->seed[k]);
-    if (g->a.return_ids) put_ids(out, "prompt_token_ids", g->prompt[k].p, g->prompt[k].len);
-    if (g->a.prompt_logprobs >= 0) put_prompt_logprobs(g, out, "prompt_logprobs", k);
+    if (g->a.return_ids)
+        put_ids(out, "prompt_token_ids", g->prompt[k].p, g->prompt[k].len);
+    else
+        js_put_null(out, "prompt_token_ids");
+    if (g->a.prompt_logprobs >= 0)
+        put_prompt_logprobs(g, out, "prompt_logprobs", k);
+    else
+        js_put_null(out, "prompt_logprobs");
 }
 
 static void put_message_choice(struct generation *g, struct str *out, int i, struct piece *p) {
@@ -50,6 +57,8 @@ static void put_choice(struct generation *g, struct str *out, int i) {
         js_begin(out, "token_ids", '[');
         str_add(out, str_c(&p.ids), p.ids.len);
         js_end(out, ']');
+    } else {
+        js_put_null(out, "token_ids");
     }
     js_end(out, '}');
     piece_free(&p);
@@ -58,7 +67,10 @@ static void put_choice(struct generation *g, struct str *out, int i) {
 static void put_end(struct generation *g, struct str *out) {
     js_end(out, ']');
     put_usage(g, out);
-    if (g->a.api == ASK_CHAT && g->a.return_ids) put_ids(out, "prompt_token_ids", g->prompt[0].p, g->prompt[0].len);
+    if (g->a.api == ASK_CHAT && g->a.return_ids)
+        put_ids(out, "prompt_token_ids", g->prompt[0].p, g->prompt[0].len);
+    else if (g->a.api == ASK_CHAT)
+        js_put_null(out, "prompt_token_ids");
     if (g->a.api == ASK_COMPLETIONS) {
         js_end(out, '}');
         return;

@@ -81,12 +81,14 @@ static bool is_ready(const struct generation *g, int i) {
     return !(g->a.echo && g->a.logprobs >= 0) || g->job->part[i / g->a.n].done;
 }
 
-/* The first chunk of a message says whose it is. */
-static void first_message_chunk(struct generation *g, struct str *out, int i) {
+/* The first chunk of a message says whose it is. It goes before n tokens, which are counted already. */
+static void first_message_chunk(struct generation *g, struct str *out, int i, int n) {
     const struct piece none = {0};
+    g->completion_tokens -= n;
     begin_chunk(g, out);
     put_choice(g, out, i, &none, true, false);
     end_chunk(g, out);
+    g->completion_tokens += n;
     g->sample[i].begun = true;
 }
 
@@ -102,7 +104,7 @@ static bool add_chunk(struct generation *g, struct str *out, int i) {
     /* Ids and log-probabilities go out with the tokens; else a chunk has text. */
     const bool worth =
         last || has_text(g, &p) || (p.n > 0 && (g->a.return_ids || g->a.logprobs >= 0)) || (any && g->a.usage_always);
-    if (worth && chat && first) first_message_chunk(g, out, i);
+    if (worth && chat && first) first_message_chunk(g, out, i, p.n);
     if (worth) {
         begin_chunk(g, out);
         put_choice(g, out, i, &p, first && !chat, last);
