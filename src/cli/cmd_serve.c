@@ -18,8 +18,11 @@
 #include "policy/find_model.h"
 #include "serve/serve.h"
 #include "tensor/backend.h"
+#include "tinker/tinker.h"
 
 enum { MAX_LIST = 256 };
+/* Host memory of adapters at rest; more of them lie in files. */
+#define REST_BYTES (4LL << 30)
 
 struct list {
     const char *item[MAX_LIST];
@@ -41,6 +44,8 @@ struct serve_command_options {
     struct pairs adapters, aliases;
     struct list keys, admin_keys, hosts, origins;
     struct serve_options serve;
+    struct tinker_options tinker; /* dir NULL: the protocol is not spoken */
+    char *rest_dir;               /* of adapters at rest */
 };
 
 static enum status add_text(struct list *l, const char *text, struct err *e) {
@@ -121,6 +126,17 @@ static const struct args_flag flags[] = {
               "Without a key and on loopback, requests may call the server by this name, too.", .repeats = true),
     FLAG_CALL(take_origin, "cors-origin", "URL", NULL, "Pages of this origin may call the server.", .repeats = true),
     FLAG_BOOL(O, metrics_open, "metrics-open", "/metrics needs no key."),
+    FLAG_SECTION("Training"),
+    FLAG_TEXT(O, tinker.dir, "tinker", "DIR", NULL,
+              "Clients of the Tinker protocol train and sample at /api/v1; their checkpoints lie in this folder. "
+              "docs/tinker.md has what is understood."),
+    FLAG_TEXT(O, tinker.tokenizer, "tinker-tokenizer", "NAME", "the model's folder",
+              "Those clients are told to load this tokenizer: a folder of theirs, or a name on the Hub."),
+    FLAG_INT(O, tinker.max_models, "tinker-models", "N", 1, 100000, "64", "They train so many models at a time."),
+    FLAG_INT(O, tinker.max_awake, "tinker-awake", "N", 1, 10000, "8",
+             "So many of these are on the device; the others rest in host memory."),
+    FLAG_INT(O, tinker.train_tokens, "train-tokens", "N", 1, 1 << 30, "8192",
+             "So many tokens are trained on at once, where one text allows; more take more memory."),
     FLAG_SECTION("Limits"),
     FLAG_INT(O, serve.max_queue, "max-queue", "N", 1, 1000000, "1024",
              "So many sequences may wait; further requests get 429."),
@@ -254,11 +270,12 @@ static const char *shown_host(const struct serve_command_options *o) {
     return text;
 }
 
-static enum status run_loop(struct serve *s, struct http_server *http, const struct serve_command_options *o,
-                            struct err *e) {
+static enum status run_loop(struct serve *s, struct tinker *t, struct http_server *http,
+                            const struct serve_command_options *o, struct err *e) {
     bool ready = false;
     while (!http_drained(http)) {
         TRY(http_step(http, 250, e));
+        if (t) tinker_tick(t);
         if (ready || !serve_ready(s)) continue;
         ready = true;
         log_info("%s is ready at http://%s:%d/v1", o->model, shown_host(o), http_port(http));
@@ -268,8 +285,9 @@ static enum status run_loop(struct serve *s, struct http_server *http, const str
     return ST_OK;
 }
 
-static enum status serve_with(struct serve *s, const struct serve_command_options *o, struct err *e) {
-    struct http_front front = serve_front(s);
+static enum status serve_with(struct serve *s, struct tinker *t, const struct serve_command_options *o, struct err *e) {
+    struct http_front front[2] = {serve_front(s)};
+    if (t) front[1] = tinker_front(t);
     struct http_options h = {.host = o->host,
                              .port = o->port,
                              .keys = o->keys.item,
@@ -292,8 +310,8 @@ static enum status serve_with(struct serve *s, const struct serve_command_option
                              .write_s = o->write_s,
                              .drain_s = o->drain_s,
                              .log_all = o->log_all,
-                             .front = &front,
-                             .n_fronts = 1};
+                             .front = front,
+                             .n_fronts = t ? 2 : 1};
     struct stopper stop = {.fd = open_signals()};
     TRY(open_log(o->access_log, &h.log_fd, e));
     enum status st = http_server_open(&h, &stop.http, e);
@@ -301,7 +319,7 @@ static enum status serve_with(struct serve *s, const struct serve_command_option
         log_info("listening at http://%s:%d", shown_host(o), http_port(stop.http));
         st = http_watch_fd(stop.http, stop.fd, on_signal, &stop, e);
         if (st == ST_OK) st = serve_attach(s, stop.http, e);
-        if (st == ST_OK) st = run_loop(s, stop.http, o, e);
+        if (st == ST_OK) st = run_loop(s, t, stop.http, o, e);
         http_server_close(stop.http);
     }
     if (h.log_fd > STDERR_FILENO) close(h.log_fd);
@@ -335,6 +353,11 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
                                 .no_chat = true,
                                 .engine = {.memory_bytes = o->kv_memory,
                                            .max_batch = o->max_batch > 0 ? o->max_batch : engine_batch_on(o->device)}};
+    if (o->tinker.dir) { /* samplers of clients that train come by the hundred */
+        o->rest_dir = fs_join(o->tinker.dir, "resting");
+        s->policy.engine.adapter_dir = o->rest_dir;
+        s->policy.engine.adapter_host_bytes = REST_BYTES;
+    }
     s->adapters = o->adapters.item;
     s->n_adapters = o->adapters.n;
     s->aliases = o->aliases.item;
@@ -357,6 +380,7 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
 static enum status run(struct serve_command_options *o, struct err *e) {
     struct serve_model model;
     struct serve *s = NULL;
+    struct tinker *t = NULL;
     char *texts[2] = {NULL, NULL};
     const int signals = open_signals(); /* before there are threads */
     if (signals >= 0) close(signals);
@@ -366,11 +390,14 @@ static enum status run(struct serve_command_options *o, struct err *e) {
     if (st == ST_OK) st = gather(o, &model, e);
     o->serve.policy.pool = pool;
     if (st == ST_OK) st = serve_open(&o->serve, &s, e);
-    if (st == ST_OK) st = serve_with(s, o, e);
+    if (st == ST_OK && o->tinker.dir) st = tinker_open(&o->tinker, s, &t, e);
+    if (st == ST_OK) st = serve_with(s, t, o, e);
     if (st == ST_OK && serve_failed(s, e)) st = e->code;
     if (st == ST_OK && s && !serve_ready(s)) _exit(0); /* it is still being loaded, which nothing can cut short */
+    tinker_close(t);
     serve_close(s);
     pool_destroy(pool);
+    free(o->rest_dir);
     serve_model_free(&model);
     free(texts[0]);
     free(texts[1]);
@@ -395,6 +422,7 @@ int cmd_serve(int argc, char **argv) {
     int code = 1;
     *o = usual;
     o->serve = serve_defaults;
+    o->tinker = tinker_defaults;
     if (!args_parse(c, argc, argv, o, &given)) {
         code = given.code;
     } else if (o->config && args_file_load(c, o->config, &given, argc, argv, &file, &e) != ST_OK) {
@@ -403,6 +431,7 @@ int cmd_serve(int argc, char **argv) {
         arena_free(&o->mem);
         *o = usual;
         o->serve = serve_defaults;
+        o->tinker = tinker_defaults;
         if (file.argc > 0 ? !args_parse(c, file.argc, file.argv, o, &given) : !args_parse(c, argc, argv, o, &given))
             code = given.code;
         else if (!o->model)
