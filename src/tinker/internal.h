@@ -37,6 +37,25 @@ struct future {
     int n_polls, cap_polls;
 };
 
+/* ---- calls of a model ----------------------------------------------------------------------------------------------*/
+
+/* The numbers stand in files. */
+enum call_kind {
+    CALL_TRAIN = 1,
+    CALL_STEP = 2,
+    CALL_SAVE_WEIGHTS = 3,
+    CALL_SAVE_SAMPLER = 4,
+    CALL_SAVE_EXTERNAL = 5,
+    CALL_LOAD = 6,
+};
+
+/* A file of calls that were accepted. */
+struct call_log {
+    struct call_log *next; /* an older one */
+    char *path;
+    int64_t last; /* the largest seq_id in it; 0: none */
+};
+
 /* ---- sessions, models, samplers -----------------------------------------------------------------------------------*/
 
 struct tinker_session {
@@ -69,16 +88,27 @@ struct tinker_run {
     bool busy;         /* a call of it is with the model's thread */
     bool gone;         /* its session has ended, and its weights are given up */
     bool corrupt;      /* it could not be made */
+    char *dir;         /* what is kept of it on disk (store.c) */
+    int log;           /* the file that calls are added to; -1: none yet */
+    struct call_log *logs; /* that one first */
     int64_t last_used; /* Unix seconds */
     /* The model's thread, while `busy`, and whoever gives the run up. */
     int adapter; /* 0: none */
     struct trainer *trainer;
     int64_t used;   /* number of the last use */
     bool half_done; /* a call is in the middle of its work */
+    int64_t steps;  /* optimizer steps since its state was kept */
+    double results_since; /* when the file of results was begun */
+    struct unkept { /* samplers without a name that no file has yet */
+        int64_t number, seq;
+        int adapter;
+    } *unkept;
+    int n_unkept, cap_unkept;
 };
 
 struct tinker_sampler {
     struct tinker_sampler *next;
+    int64_t number; /* sampling_session_seq_id */
     struct tinker_session *session;
     char *id, *path; /* path: of the checkpoint, or NULL */
     char *base;      /* what the base model is called */
@@ -97,7 +127,8 @@ struct tinker_checkpoint {
     struct adapter_shape shape;
     bool moments, public;         /* moments: it holds the optimizer's */
     int64_t bytes, made, expires; /* Unix seconds; expires 0: never */
-    char *metadata;               /* JSON, or NULL */
+    char *metadata, *run_metadata; /* JSON, or NULL; run_metadata: of its run */
+    char *call;                    /* which call made it */
 };
 
 /* ---- work for the model's thread ----------------------------------------------------------------------------------*/
@@ -122,6 +153,15 @@ struct task {
     struct future *future;          /* or NULL */
     struct arena mem;
     int64_t bytes; /* that count as held */
+    json_t *json;  /* of the call, or NULL */
+    /* of a call of a run: which one, and whether its parts have been read */
+    enum call_kind call_kind;
+    const char *model_id;
+    int64_t seq; /* 0: no call, or not known */
+    struct call_save save;
+    struct call_load load;
+    bool made_new; /* of a load: create_model made the run, and its state comes from the store */
+    int64_t kept;  /* the run's state was kept as of this call; 0: it was not */
     /* what is asked for */
     struct datums datums;
     struct call_optim optim;
@@ -165,6 +205,8 @@ struct tinker {
     struct tinker_checkpoint *checkpoints;
     struct sampling *samplings; /* those that have a job */
     char *folder;               /* of checkpoints */
+    char *session_folder;
+    bool restored; /* what a server before this one left goes on */
     int64_t held_bytes;
     double ticked;
     /* the model's thread */
@@ -220,6 +262,28 @@ void retrieve_begin(void *tinker, struct http_exchange *x);
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e);
 void retrieve_end(void *tinker, struct http_exchange *x);
 
+/* ---- store.c ---- */
+/* Sessions, models and calls of a server before this one: all is there, and calls that are not over wait. */
+enum status store_open(struct tinker *t, struct err *e) MUST_USE;
+/* Once the model is there: models are made again, and their calls go on. */
+void store_go_on(struct tinker *t);
+enum status store_session(const struct tinker *t, const struct tinker_session *s, struct err *e) MUST_USE;
+void store_forget_session(const struct tinker *t, const struct tinker_session *s);
+/* A new model. seed, and with folder a checkpoint's folder: how it is made. */
+enum status store_run(const struct tinker *t, struct tinker_run *r, const struct task *made,
+                      const struct digest *content, struct err *e) MUST_USE;
+/* Before a call is answered. */
+enum status store_call(struct tinker_run *r, enum call_kind kind, int64_t seq, const struct digest *content,
+                       const void *body, size_t n, struct err *e) MUST_USE;
+/* What came of a call. Any thread: it is one write. */
+void store_result(struct tinker_run *r, int64_t seq, bool proto, const struct str *result);
+/* The model's thread, behind a call: keeps weights and moments, where it is time. */
+void store_state(struct task *w, struct policy *p);
+/* Calls up to this one will not be asked for any more: their files go. */
+void store_trim(struct tinker_run *r, int64_t seq);
+enum status store_sampler(const struct tinker *t, const struct tinker_sampler *m, struct err *e) MUST_USE;
+void store_close_run(struct tinker_run *r);
+
 /* ---- runs.c ---- */
 void create_model_begin(void *tinker, struct http_exchange *x);
 void load_weights_begin(void *tinker, struct http_exchange *x);
@@ -228,6 +292,12 @@ void optim_step_begin(void *tinker, struct http_exchange *x);
 void save_weights_begin(void *tinker, struct http_exchange *x);
 void save_sampler_begin(void *tinker, struct http_exchange *x);
 void save_external_begin(void *tinker, struct http_exchange *x);
+/* A call of a server before this one, whose future is there. */
+void run_take_again(struct tinker *t, struct tinker_run *r, enum call_kind kind, int64_t seq, const char *body,
+                    size_t n);
+/* A run; what makes it is to be begun. */
+struct tinker_run *run_add(struct tinker *t, struct tinker_session *s, int64_t number, const char *id,
+                           const struct adapter_shape *shape, const char *base, const char *metadata);
 /* Begins the next call of a run, where there is one. */
 void run_go_on(struct tinker *t, struct tinker_run *r);
 /* Fails what waits. */
@@ -242,7 +312,9 @@ void task_begin(struct task *w);
 /* ---- sampling.c ---- */
 void create_sampler_begin(void *tinker, struct http_exchange *x);
 void sample_begin(void *tinker, struct http_exchange *x);
-struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id, const char *base);
+struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, int64_t number, const char *base);
+/* Reads a sampler's weights from a folder; requests that come before that is done wait. */
+void sampler_open_folder(struct tinker *t, struct tinker_sampler *m, char *folder);
 /* Begins what waited for a sampler. */
 void sampler_is_ready(struct tinker *t, struct tinker_sampler *m);
 /* Ends what a session samples. */
@@ -255,8 +327,8 @@ struct tinker_checkpoint *checkpoint_find(const struct tinker *t, const struct c
 /* The checkpoint of a tinker:// path. ST_INVALID: there is none, and the message says what to do. */
 enum status checkpoint_at(const struct tinker *t, const char *path, struct tinker_checkpoint **out,
                           struct err *e) MUST_USE;
-struct tinker_checkpoint *checkpoint_make(const struct tinker *t, const struct tinker_run *r, enum checkpoint_kind kind,
-                                          const struct call_save *c);
+struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum checkpoint_kind kind,
+                                          const struct call_save *c, const char *call);
 char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c); /* malloc'ed */
 void checkpoint_free(struct tinker_checkpoint *c);
 /* Writes down what it is, into its folder. Any thread. */
