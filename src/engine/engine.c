@@ -18,8 +18,8 @@
 #include "base/hash.h"
 #include "base/rng.h"
 
-/* The host reads every logit of a token that is scored, which takes a device longer than the token's products. */
-static const double scored_cost = 4;
+/* A token of a prompt that is scored costs a step so many tokens more: the host reads each of its logits. */
+static const double scored_cost = 3;
 
 int engine_batch_on(const char *device) { return strcmp(device, "cpu") == 0 ? ENGINE_BATCH_CPU : ENGINE_BATCH_GPU; }
 
@@ -536,19 +536,19 @@ static struct prompt_budget prompt_budget(const struct engine *en) {
     return (struct prompt_budget){en->opt.prefill_tokens, 2 * heads / products, false};
 }
 
-/* How many of the `most` tokens from place `at` on the budget allows, which they then take. Each costs `times` as much
- * as another. One token is always allowed while the budget is whole. */
-static int64_t take_tokens(struct prompt_budget *b, int64_t at, int64_t most, double times) {
+/* How many of the `most` tokens from place `at` on the budget allows, which they then take. Each costs `more` tokens
+ * beside itself and its keys. One token is always allowed while the budget is whole. */
+static int64_t take_tokens(struct prompt_budget *b, int64_t at, int64_t most, double more) {
     if (b->left <= 0) return 0;
-    /* n tokens cost n (1 + of_key (at + n/2)). */
-    const double linear = 1 + b->of_key * (double)at, square = b->of_key / 2, budget = b->left / times;
+    /* n tokens cost n (1 + more + of_key (at + n/2)). */
+    const double linear = 1 + more + b->of_key * (double)at, square = b->of_key / 2, budget = b->left;
     int64_t n = i64_min(most, (int64_t)((sqrt(linear * linear + 4 * square * budget) - linear) / (2 * square)));
     if (n >= 16 && n < most)
         n = i64_min(i64_min((n + 8) / 16 * 16, most), (int64_t)budget); /* whole tiles of the products */
     if (n <= 0 && !b->taken) n = i64_min(most, 1);
     if (n <= 0) return 0;
     b->taken = true;
-    b->left = fmax(0, b->left - times * (double)n * (linear + square * (double)n));
+    b->left = fmax(0, b->left - (double)n * (linear + square * (double)n));
     return n;
 }
 
@@ -566,12 +566,11 @@ static void plan(struct engine *en) {
         const bool decode = f->left == 0 && known_tokens(f) - kv_len(en->kv, f->seq) == 1;
         if (!decode) skip_cached(en, f); /* what others have computed since */
         const int64_t len = kv_len(en->kv, f->seq);
-        /* The last token of a prompt that is scored is fed when the others are, and not at all where nothing is drawn.
-         */
-        const int64_t pending = known_tokens(f) - len - (f->t->to_score > 0);
-        const int n = decode ? 1 : (int)take_tokens(&budget, len, pending, f->t->to_score > 0 ? scored_cost : 1);
-        if (!decode && (n < pending || (f->t->to_score > 0 && f->t->req.params.max_tokens > 0)))
-            budget.left = 0; /* prompts end in their order */
+        /* A prompt that is scored feeds its last token in a step of its own, and only where something is drawn. */
+        const bool scores = f->t->to_score > 0, goes_on = scores && f->t->req.params.max_tokens > 0;
+        const int64_t pending = known_tokens(f) - len - scores;
+        const int n = decode ? 1 : (int)take_tokens(&budget, len, pending, scores ? scored_cost : 0);
+        if (!decode && (n < pending || goes_on)) budget.left = 0; /* prompts end in their order */
         if (n == 0) continue;
         while (f->seq >= 0 && !kv_reserve(en->kv, f->seq, n)) {
             int youngest = en->n_order - 1;
@@ -580,7 +579,7 @@ static void plan(struct engine *en) {
             preempt_from(en, youngest);
         }
         if (f->seq < 0) break; /* it was the youngest itself */
-        *(f->t->to_score > 0 ? &f->score : &f->feed) = n;
+        *(scores ? &f->score : &f->feed) = n;
         if (decode)
             en->stats.decoded_tokens++;
         else

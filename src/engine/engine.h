@@ -137,8 +137,8 @@ struct engine_options {
     int32_t vocab_limit;  /* ids at or above are never sampled (rows beyond the tokenizer); 0: V */
     const char *(*token_bytes)(void *ctx, int32_t id, size_t *n); /* for stop strings */
     void *token_ctx;
-    /* Prompt tokens a step takes on beside the decoding, at most; 0: ENGINE_PREFILL. Tokens far behind the beginning of
-     * their prompt cost more, and a step takes on fewer: others wait equally long for each. */
+    /* Prompt tokens a step takes on beside the decoding, at most; 0: ENGINE_PREFILL. It takes on fewer of those that
+     * lie far behind the beginning of their prompt or are scored, so that each step takes about equally long. */
     int prefill_tokens;
     bool no_prefix_cache; /* compute every prompt anew */
     /* Adapters that are not trained and not used may leave the device's memory, see engine_adapter_rest. */

@@ -511,6 +511,38 @@ static void logprobs(void **state) {
     model_free(model);
 }
 
+/* The farther tokens lie behind the beginning of their prompt, the fewer a step takes on, and never more than are set.
+ */
+static void far_tokens_cost_more(void **state) {
+    (void)state;
+    struct err e = {0};
+    struct engine_result got;
+    bool working = true;
+    int64_t ticket, fed = 0, part[LONGEST];
+    int n = 0;
+    open_model("f32");
+    make_templates();
+    struct engine *en;
+    must(engine_open(model, &(struct engine_options){.max_batch = 2, .prefill_tokens = 12}, &en, &e), &e);
+    const struct request r = plain(LONGEST, 1);
+    must(engine_submit(en, &r, &ticket, &e), &e);
+    for (; working && fed < LONGEST; fed += part[n++]) {
+        const int64_t before = engine_stats(en).prefilled_tokens;
+        must(engine_step(en, &working, &e), &e);
+        part[n] = engine_stats(en).prefilled_tokens - before;
+        assert_true(part[n] >= 1 && part[n] <= 12);
+        /* The prompt's end may leave less than a step can take. */
+        assert_true(n == 0 || part[n] <= part[n - 1]);
+    }
+    assert_int_equal(fed, LONGEST);
+    assert_true(part[0] > 2 * part[n - 2]); /* a key costs 1 / 144 of a token in this model */
+    while (working) must(engine_step(en, &working, &e), &e);
+    assert_true(engine_poll(en, ticket, &got));
+    engine_result_free(&got);
+    engine_close(en);
+    model_free(model);
+}
+
 /* While somebody is being decoded, prompts that are scored are fed in parts: each step gives him his token. */
 static void scoring_takes_turns(void **state) {
     (void)state;
@@ -748,6 +780,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(any_schedule_bf16),
                                        cmocka_unit_test(sinks),
                                        cmocka_unit_test(logprobs),
+                                       cmocka_unit_test(far_tokens_cost_more),
                                        cmocka_unit_test(scoring_takes_turns),
                                        cmocka_unit_test(one_fails_alone),
                                        cmocka_unit_test(cancelled_during_a_sweep),

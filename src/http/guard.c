@@ -152,7 +152,8 @@ bool guard_request_id(const char *id) {
 
 bool guard_header_names(const char *names) {
     const size_t n = strlen(names);
-    return n > 0 && n < 1000 && strspn(names, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_, ") == n;
+    return n > 0 && n < 1000 &&
+           strspn(names, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_, ") == n;
 }
 
 void guard_free(struct guard *g) {

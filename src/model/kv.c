@@ -258,11 +258,11 @@ static void carve_step(struct model *m, struct carve *s, int64_t T, int64_t n_la
     w->p.xa = carve_act(m, s, xa_room(m, T));
 }
 
-/* What a step is to leave: the logits of every sequence in host memory, what `want` says of each, or each row's logits,
- * which `on_logits` is shown. */
+/* What a step leaves: the logits of each sequence in host memory; or what `want` says of each; or, of one sequence, the
+ * logits of each row, which go to on_logits. */
 struct step_out {
     float *logits; /* [count,V]; with on_logits [room,V] */
-    int room;
+    int room;      /* rows whose logits are in memory at once */
     model_logits_fn *on_logits;
     void *ctx;
     const struct step_want *want;
@@ -521,10 +521,8 @@ static enum status run_step(struct model *m, struct kv_cache *kv, int count, con
     ASSERT(!f.ahead || f.recorded > 0);
     f.mixed = f.recorded > 0 && run_of(kv, count, seq, 0) < count;
     const int64_t most = f.recorded ? f.recorded : step_rows(m);
-    const int64_t rows = f.recorded ? most : i64_min(total, most), most_last = f.recorded ? most
-                                                                               : out->on_logits
-                                                                                   ? i64_min(out->room, rows)
-                                                                                   : i64_min(count, most);
+    const int64_t rows = f.recorded ? most : i64_min(total, most);
+    const int64_t most_last = f.recorded ? most : i64_min(out->on_logits ? out->room : count, rows);
     struct carve s = {0};
     carve_step(m, &s, rows, most_last);
     TRY(space_grow(m, &w->mem, &w->cap_floats, s.used, "a sampling step's activations", e));

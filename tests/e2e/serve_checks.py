@@ -458,6 +458,13 @@ def stream_form():
     every = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     counts = [c["usage"]["completion_tokens"] for c in S.stream("/v1/completions", {**BASE, **every})]
     assert counts == sorted(counts) and counts[-1] == 12
+    said = S.stream("/v1/chat/completions", {**CHAT, "max_tokens": 5, "seed": 1, **every})
+    assert said[0]["usage"]["completion_tokens"] == 0 and said[-1]["usage"]["completion_tokens"] == 5
+    for path, body in (("/v1/completions", BASE), ("/v1/chat/completions", {**CHAT, "max_tokens": 5})):
+        whole = S.post(path, body)
+        nulls = {**whole, **whole["choices"][0]}
+        for name in ("prompt_logprobs", "prompt_token_ids", "token_ids"):
+            assert nulls[name] is None, (path, name)
     chat = S.stream("/v1/chat/completions", {**CHAT, "max_tokens": 5, "seed": 1})
     assert chat[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert all(c["object"] == "chat.completion.chunk" for c in chat)

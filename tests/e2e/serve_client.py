@@ -129,7 +129,7 @@ class Server:
     def metric(self, name):
         text = self.get("/metrics")[2].decode()
         values = [
-            float(line.split()[-1]) for line in text.splitlines() if line.startswith(name) and line[len(name)] in " {"
+            float(line.split()[-1]) for line in text.splitlines() if line.startswith(name) and line[len(name)] in " {,}"
         ]
         assert values, name
         return sum(values)
