@@ -6,12 +6,14 @@
 
 #include "base/choice.h"
 #include "base/fs.h"
+#include "base/log.h"
 #include "cli/cli.h"
 #include "cli/verify_hosts.h"
 #include "generate/find.h"
 #include "rl/evaluate/answer_reward.h"
 #include "rl/evaluate/judge_files.h"
 #include "rl/learn/session.h"
+#include "verdicts/lines.h"
 #include "verify/verify.h"
 
 enum { MAX_ANSWER_BYTES = 4 << 20, MAX_CONFIGS = 8 };
@@ -20,7 +22,7 @@ struct verify_args {
     const char *problem, *solution, *source;
     const char *config[MAX_CONFIGS];
     int n_configs;
-    bool json, is_baseline, all_levels;
+    bool json, jsonl, is_baseline, all_levels;
     struct verify_run run;
     struct verify_options o;
     struct pool_options pool;
@@ -138,6 +140,9 @@ static const struct args_flag flags[] = {
     VERIFY_HOSTS_FLAGS(A, pool),
     FLAG_BOOL(A, json, "json",
               "The verdict is printed as one JSON object; with --run-dir all verdicts and the tables are."),
+    FLAG_BOOL(A, jsonl, "jsonl",
+              "Requests are read from standard input, a JSON object a line, and their verdicts are printed as they come "
+              "(docs/verdict-service.md)."),
     FLAG_SECTION("Folders and baselines"),
     FLAG_TEXT(A, run.run_dir, "run-dir", "DIR", NULL, "This folder of KernelBench generations is judged."),
     FLAG_CALL(take_levels, "level", "L,L,...", NULL,
@@ -153,11 +158,12 @@ static const struct args_flag flags[] = {
 
 const struct args_command verify_command = {
     .name = "verify",
-    .usage = "--problem P --solution S [FLAG]...\n--run-dir DIR --level L,L,... [FLAG]...\n"
+    .usage = "--problem P --solution S [FLAG]...\n--jsonl [FLAG]...\n--run-dir DIR --level L,L,... [FLAG]...\n"
              "baseline --level L,L,... --out FILE [FLAG]...",
     .about =
         "Compiles the answer S, runs it in a sandbox against the PyTorch problem P on secret inputs, and times "
         "it.\n"
+        "With --jsonl: judges what it is sent, line by line, until standard input ends.\n"
         "With --run-dir: judges a folder of KernelBench generations, level_L_problem_P_sample_S_kernel.py (.c with "
         "backend c, else .cu, too), into DIR/eval_results.json (KernelBench's layout; of several levels "
         "eval_results_level_L.json) and DIR/verdicts.jsonl, and goes on where it was stopped.\n"
@@ -165,16 +171,17 @@ const struct args_command verify_command = {
     .flags = flags,
     .n_flags = ARRAY_LEN(flags),
     .max_words = 1,
-    .notes = "Exit status: 0 correct, 1 not correct or failed, 2 usage.",
+    .notes = "Exit status: 0 correct, 1 not correct or failed, 2 usage. With --jsonl: 0 when each request has a verdict, "
+             "good or bad.",
 };
 
-/* The three ways to call it. */
-enum verify_way { WAY_ONE = 1, WAY_FOLDER = 2, WAY_BASELINE = 4 };
+/* The four ways to call it. */
+enum verify_way { WAY_ONE = 1, WAY_FOLDER = 2, WAY_BASELINE = 4, WAY_LINES = 8 };
 
 /* Refuses a flag that means nothing to the way it is called. Returns 0, or the exit code. */
 static int check_flags(const struct args *given, enum verify_way way) {
     static const char *const names[] = {
-        [WAY_ONE] = "--problem", [WAY_FOLDER] = "--run-dir", [WAY_BASELINE] = "baseline"};
+        [WAY_ONE] = "--problem", [WAY_FOLDER] = "--run-dir", [WAY_BASELINE] = "baseline", [WAY_LINES] = "--jsonl"};
     static const struct {
         const char *flag;
         unsigned ways;
@@ -183,14 +190,15 @@ static int check_flags(const struct args *given, enum verify_way way) {
               {"level", WAY_FOLDER | WAY_BASELINE},
               {"pass-k", WAY_FOLDER},
               {"baseline", WAY_FOLDER},
+              {"jsonl", WAY_LINES},
               {"run-dir", WAY_FOLDER},
               {"out", WAY_BASELINE},
               {"compile", WAY_BASELINE},
               {"json", WAY_ONE | WAY_FOLDER},
-              {"no-measure", WAY_ONE | WAY_FOLDER},
-              {"trials", WAY_ONE | WAY_FOLDER},
-              {"scoring", WAY_ONE | WAY_FOLDER},
-              {"allow-library", WAY_ONE | WAY_FOLDER}};
+              {"no-measure", WAY_ONE | WAY_FOLDER | WAY_LINES},
+              {"trials", WAY_ONE | WAY_FOLDER | WAY_LINES},
+              {"scoring", WAY_ONE | WAY_FOLDER | WAY_LINES},
+              {"allow-library", WAY_ONE | WAY_FOLDER | WAY_LINES}};
     for (size_t i = 0; i < ARRAY_LEN(of); i++)
         if (!(of[i].ways & (unsigned)way) && args_has(&verify_command, given, of[i].flag))
             return args_wrong(&verify_command, given, "--%s means nothing with %s", of[i].flag, names[way]);
@@ -202,10 +210,13 @@ static int check_args(const struct args *given, struct verify_args *a) {
     if (given->n_words && strcmp(given->word[0], "baseline") != 0)
         return args_wrong(&verify_command, given, "unexpected argument \"%s\"", given->word[0]);
     a->is_baseline = given->n_words > 0;
-    const enum verify_way way = a->is_baseline ? WAY_BASELINE : a->run.run_dir ? WAY_FOLDER : WAY_ONE;
+    const enum verify_way way = a->is_baseline ? WAY_BASELINE
+                                : a->run.run_dir ? WAY_FOLDER
+                                : a->jsonl       ? WAY_LINES
+                                                 : WAY_ONE;
     const int wrong = check_flags(given, way);
     if (wrong) return wrong;
-    if (way != WAY_ONE && a->run.n_levels == 0 && !a->all_levels)
+    if ((way & (WAY_FOLDER | WAY_BASELINE)) && a->run.n_levels == 0 && !a->all_levels)
         return args_wrong(&verify_command, given, "--level is needed");
     if (a->is_baseline && !a->run.out) return args_wrong(&verify_command, given, "baseline: --out is needed");
     if (way == WAY_ONE && (!a->problem || !a->solution))
@@ -298,6 +309,22 @@ done:
     return st;
 }
 
+/* Requests come through standard input. */
+static enum status verify_lines(const struct verify_args *a, bool *correct, struct err *e) {
+    const struct desk_config config = {
+        .name = "default", .verify = a->o, .source = a->source, .weights = *a->run.weights};
+    const struct desk_options o = {.config = &config, .n_configs = 1, .pool = a->pool, .any_problem = true};
+    struct lines_counts n = {0};
+    struct desk *d;
+    TRY(desk_open(&o, &d, e));
+    const enum status st = lines_run(d, stdin, stdout, &n, e);
+    desk_close(d);
+    log_info("%lld verdicts, %lld without one, %lld requests refused", (long long)n.verdicts, (long long)n.missing,
+             (long long)n.refused);
+    *correct = n.missing == 0 && n.refused == 0;
+    return st;
+}
+
 static enum status verify_folder(const struct verify_args *a, struct err *e) {
     CLEANUP_STR struct str text = STR_INIT;
     struct verify_run r = a->run;
@@ -320,6 +347,7 @@ static enum status from_config(const struct verify_args *named, struct config *c
 }
 
 static enum status verify(struct verify_args *a, bool *correct, struct err *e) {
+    if (a->jsonl) return verify_lines(a, correct, e);
     if (!a->is_baseline && !a->run.run_dir) return verify_one(a, correct, e);
     *correct = true; /* a folder has answers of all kinds */
     return verify_folder(a, e);
@@ -341,7 +369,10 @@ int cmd_verify(int argc, char **argv) {
     if (a.n_configs > 0) {
         st = from_config(&a, &c, &o, &configured, &e);
         if (st == ST_OK && args_parse(&verify_command, argc, again, &configured, &given)) a = configured;
-        if (st == ST_OK) weights = answer_weights(&o, 1);
+    } else if (a.jsonl)
+        st = train_options_finish(&c, &o, &e);
+    if (st == ST_OK && (a.n_configs > 0 || a.jsonl)) { /* without a file --jsonl pays as `train` does unless told */
+        weights = answer_weights(&o, 1);
         a.run.weights = &weights;
     }
     const int wrong = st == ST_OK ? check_args(&given, &a) : 0;
