@@ -140,9 +140,10 @@ static const struct args_flag flags[] = {
     VERIFY_HOSTS_FLAGS(A, pool),
     FLAG_BOOL(A, json, "json",
               "The verdict is printed as one JSON object; with --run-dir all verdicts and the tables are."),
-    FLAG_BOOL(A, jsonl, "jsonl",
-              "Requests are read from standard input, a JSON object a line, and their verdicts are printed as they come "
-              "(docs/verdict-service.md)."),
+    FLAG_BOOL(
+        A, jsonl, "jsonl",
+        "Requests are read from standard input, a JSON object a line, and their verdicts are printed as they come "
+        "(docs/verdict-service.md)."),
     FLAG_SECTION("Folders and baselines"),
     FLAG_TEXT(A, run.run_dir, "run-dir", "DIR", NULL, "This folder of KernelBench generations is judged."),
     FLAG_CALL(take_levels, "level", "L,L,...", NULL,
@@ -171,8 +172,9 @@ const struct args_command verify_command = {
     .flags = flags,
     .n_flags = ARRAY_LEN(flags),
     .max_words = 1,
-    .notes = "Exit status: 0 correct, 1 not correct or failed, 2 usage. With --jsonl: 0 when each request has a verdict, "
-             "good or bad.",
+    .notes =
+        "Exit status: 0 correct, 1 not correct or failed, 2 usage. With --jsonl: 0 when each request has a verdict, "
+        "good or bad.",
 };
 
 /* The four ways to call it. */
@@ -210,7 +212,7 @@ static int check_args(const struct args *given, struct verify_args *a) {
     if (given->n_words && strcmp(given->word[0], "baseline") != 0)
         return args_wrong(&verify_command, given, "unexpected argument \"%s\"", given->word[0]);
     a->is_baseline = given->n_words > 0;
-    const enum verify_way way = a->is_baseline ? WAY_BASELINE
+    const enum verify_way way = a->is_baseline   ? WAY_BASELINE
                                 : a->run.run_dir ? WAY_FOLDER
                                 : a->jsonl       ? WAY_LINES
                                                  : WAY_ONE;

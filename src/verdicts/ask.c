@@ -45,8 +45,7 @@ static bool read_text(const json_t *v, const char *name, size_t most, const char
     const size_t n = json_string_length(v);
     *out = json_string_value(v);
     if (strlen(*out) != n) return verdict_refuse(why, 400, NULL, name, "%s: U+0000 cannot stand in it", name);
-    if (n > most)
-        return verdict_refuse(why, 400, NULL, name, "%s: expected at most %zu bytes, got %zu", name, most, n);
+    if (n > most) return verdict_refuse(why, 400, NULL, name, "%s: expected at most %zu bytes, got %zu", name, most, n);
     return true;
 }
 
@@ -155,11 +154,9 @@ static bool read_field(const char *name, const json_t *v, struct verdict_ask *ou
     bool ok;
     if (strcmp(name, "id") == 0) return read_text(v, "id", VERDICT_NAME_BYTES, &out->id, why);
     if (strcmp(name, "problem") == 0) return read_problem(v, out, why);
-    if (strcmp(name, "solution") == 0)
-        return read_text(v, "solution", VERDICT_SOLUTION_BYTES, &out->solution, why);
+    if (strcmp(name, "solution") == 0) return read_text(v, "solution", VERDICT_SOLUTION_BYTES, &out->solution, why);
     if (strcmp(name, "config") == 0) return read_name(v, "config", &out->config, why);
-    if (strcmp(name, "backend") == 0)
-        return read_choice(v, "backend", CHOICE_TEXT(BACKEND_LIST), &out->backend, why);
+    if (strcmp(name, "backend") == 0) return read_choice(v, "backend", CHOICE_TEXT(BACKEND_LIST), &out->backend, why);
     if (strcmp(name, "options") == 0) return read_options(v, out, why);
     if (strcmp(name, "extract") == 0) {
         ok = read_bool(v, "extract", &flag, why);

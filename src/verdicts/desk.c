@@ -158,9 +158,7 @@ const struct problem_set *desk_problems(struct desk *d, const char *source) {
 
 /* ---- the result ---------------------------------------------------------------------------------------------------*/
 
-bool desk_has_verdict(const struct desk_work *w) {
-    return w->judged && outcome_class(w->item.verdict.outcome) != 'I';
-}
+bool desk_has_verdict(const struct desk_work *w) { return w->judged && outcome_class(w->item.verdict.outcome) != 'I'; }
 
 static void put_missing(const struct desk_work *w, struct str *out) {
     js_begin(out, "error", '{');
@@ -173,24 +171,24 @@ static void put_missing(const struct desk_work *w, struct str *out) {
 
 void desk_put_result(const struct desk_work *w, struct str *out) {
     CLEANUP_STR struct str verdict = STR_INIT;
-    if (!w->judged) {
+    if (!desk_has_verdict(w)) { /* nothing that a client could take for a bad verdict */
         js_put_null(out, "verdict");
         js_put_null(out, "reward");
-        js_put_null(out, "error");
+        if (w->judged)
+            put_missing(w, out);
+        else
+            js_put_null(out, "error");
         return;
     }
     verdict_to_json(&w->item.verdict, &verdict);
     verdict.len--; /* the object goes on */
-    js_put_str(&verdict, "settings", w->settings[0] ? w->settings : NULL);
+    js_put_str(&verdict, "settings", w->settings);
     js_put_str(&verdict, "answer", w->name.hex);
     js_end(&verdict, '}');
     str_adds(out, ",\"verdict\":");
     str_add(out, verdict.p, verdict.len);
     answer_put(&w->answer, true, out);
-    if (desk_has_verdict(w))
-        js_put_null(out, "error");
-    else
-        put_missing(w, out);
+    js_put_null(out, "error");
 }
 
 /* ---- the desk's thread --------------------------------------------------------------------------------------------*/

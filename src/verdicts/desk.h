@@ -39,9 +39,9 @@ struct desk_work {
     const struct desk_config *config;
     const char *key; /* of the problem; NULL: it has none */
     struct problem own;
-    struct verify_options options; /* what it is judged by */
-    struct episode answer;         /* the kernel; then the verdict, and where there is one the reward */
-    struct digest name;            /* of problem and answer: verify_key() */
+    struct verify_options options;      /* what it is judged by */
+    struct episode answer;              /* the kernel; then the verdict, and where there is one the reward */
+    struct digest name;                 /* of problem and answer: verify_key() */
     char settings[DESK_SETTINGS_BYTES]; /* 16 hex digits that say what decides the verdict; "": no judge was had yet */
     bool judged;                        /* the verdict is there, or missing for good */
     int attempts;
@@ -68,7 +68,8 @@ bool desk_prepare(struct desk *d, json_t *request, struct desk_work **out, struc
 void desk_work_free(struct desk_work *w); /* NULL is fine */
 /* Any thread. The work gets begun() and done(). */
 void desk_submit(struct desk *d, struct desk_work *w);
-/* Any thread. Nobody wants the verdict any more: done() follows, soon where the work waits, else when its batch ends. */
+/* Any thread. Nobody wants the verdict any more: done() follows, soon where the work waits, else when its batch ends.
+ */
 void desk_withdraw(struct desk *d, struct desk_work *w);
 /* Finds a problem by key and source (NULL: the first configuration's), as requests name them. */
 bool desk_problem(struct desk *d, const char *source, const char *key, const struct problem **out,
@@ -81,8 +82,8 @@ const struct desk_options *desk_options_of(const struct desk *d);
 
 /* True: there is a verdict; its class is not I. */
 bool desk_has_verdict(const struct desk_work *w);
-/* Appends the members "verdict" (with the members "settings" and "answer" behind those of docs/formats.md; null while
- * there is none), "reward" and what it was made of, and "error" (null where there is a verdict). */
+/* Appends the members "verdict" (docs/formats.md, with "settings" and "answer" behind it), "reward" and what it was
+ * made of, and "error". Where there is no verdict the first two are null. */
 void desk_put_result(const struct desk_work *w, struct str *out);
 
 #endif

@@ -128,4 +128,3 @@ bool shelf_find(struct shelf *s, const char *source, const char *key, const stru
     pthread_mutex_unlock(&s->lock);
     return found;
 }
-

@@ -5,7 +5,7 @@
 # completion.
 . "$(dirname "$0")/tap.bash"
 docs=(docs/quickstart.md docs/training.md docs/evaluation.md docs/coming-from-kernel-rl.md docs/writing-a-reward.md
-    docs/adding-an-op.md docs/troubleshooting.md docs/verification.md docs/serving.md)
+    docs/adding-an-op.md docs/troubleshooting.md docs/verification.md docs/serving.md docs/verdict-service.md)
 python=$(command -v "${KERNELRL_PYTHON:-python3}")
 # docs/serving.md starts a server in one block and ends it in the last one; the port is any that is free.
 trap 'kill "$(cat "$tmp/kernelrl-serve.pid" 2>/dev/null)" 2>/dev/null; rm -rf "$tmp"' EXIT
