@@ -99,7 +99,12 @@ def cases(program, *flags):
 def talk(program):
     p = start(program)
     for i in range(5):
-        request = {"id": str(i), "problem": "1/1", "solution": GOOD + "// %d\n" % (i // 2), "options": {"measure": False}}
+        request = {
+            "id": str(i),
+            "problem": "1/1",
+            "solution": GOOD + "// %d\n" % (i // 2),
+            "options": {"measure": False},
+        }
         p.stdin.write(json.dumps(request) + "\n")
         p.stdin.flush()
         answer = json.loads(p.stdout.readline())
@@ -115,7 +120,9 @@ def talk(program):
 def rewards(program, folder):
     config = folder + "/pay.yaml"
     with open(config, "w") as f:
-        f.write("dataset_builder:\n  reward_speed_weight: 0.3\n  reward_length_weight: 0.2\n  partial_correctness: true\n")
+        f.write(
+            "dataset_builder:\n  reward_speed_weight: 0.3\n  reward_length_weight: 0.2\n  partial_correctness: true\n"
+        )
     requests = [
         {"id": "a", "problem": "1/1", "solution": GOOD},
         {"id": "b", "problem": "1/1", "solution": WRONG},
