@@ -20,7 +20,7 @@ static __device__ __forceinline__ void put_eight(const struct cu_coded &m, const
                                                  int64_t first) {
     float x[EIGHT];
     if (m.format == FORMAT_NF4) {
-        const float s = nf4_scale_of(m, first / NF4_BLOCK);
+        const float s = nf4_scale_of(m, first / NF4_BLOCK, first / NF4_BLOCK);
         const uint32_t codes = *reinterpret_cast<const uint32_t *>(m.codes + first / 2);
 #pragma unroll
         for (int i = 0; i < EIGHT; i++) x[i] = map[codes >> (8 * (i / 2) + 4 * (1 - i % 2)) & 15u] * s;
@@ -103,7 +103,8 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     float low, high;
     if (FORMAT == FORMAT_NF4) {
         for (int i = threadIdx.x; i < NF4_CODES * 32; i += TILE_THREADS) map[i / 32][i % 32] = m.map[i / 32];
-        low = nf4_scale_of(m, row * across + tile % across), high = nf4_scale_of(m, (row + 8) * across + tile % across);
+        const int64_t panel = tile % across, at = cu_fragment_scale(row, panel, across), block = row * across + panel;
+        low = nf4_scale_of(m, block, at), high = nf4_scale_of(m, block + 8 * across, at + 1);
     } else {
         low = high = m.scale[row / FP8_BLOCK * ceil_div(m.K, FP8_BLOCK) + k / FP8_BLOCK] * FP8_UP;
     }

@@ -43,6 +43,21 @@ static void put_codes(struct cuda_backend *c, const struct weight *w, const stru
     *at += cuda_up16(bytes);
 }
 
+/* The same for NF4's absmax or scales, `each` bytes of a block, whose order is that of the codes. */
+static const void *keep_scales(struct backend *be, char **at, const struct device_part *part, const void *src,
+                               int64_t blocks, int64_t each) {
+    if (!src || !part->m.fragments) return keep(be, at, src, blocks * each);
+    const int64_t across = part->m.K / NF4_BLOCK;
+    char *const ordered = xmalloc((size_t)(blocks * each));
+    for (int64_t row = 0; row < part->m.rows; row++)
+        for (int64_t panel = 0; panel < across; panel++)
+            memcpy(ordered + cu_fragment_scale(row, panel, across) * each,
+                   (const char *)src + (row * across + panel) * each, (size_t)each);
+    const void *const kept = keep(be, at, ordered, blocks * each);
+    free(ordered);
+    return kept;
+}
+
 void coded_put(struct backend *be, struct weight *w, int64_t row, const struct coded_matrix *m) {
     ASSERT(m->format == w->format && m->K == w->K && row >= 0 && row + m->rows <= w->N);
     struct cuda_backend *c = (struct cuda_backend *)be;
@@ -69,8 +84,12 @@ void coded_put(struct backend *be, struct weight *w, int64_t row, const struct c
     char *at = part->mem;
     part->m = (struct cu_coded){.format = m->format, .rows = m->rows, .K = m->K, .offset = m->offset};
     put_codes(c, w, m, part, &at);
-    part->m.scale = keep(be, &at, m->absmax ? NULL : m->scale, blocks * each);
-    part->m.absmax = keep(be, &at, m->absmax, blocks);
+    if (nf4) {
+        part->m.scale = keep_scales(be, &at, part, m->absmax ? NULL : m->scale, blocks, each);
+        part->m.absmax = keep_scales(be, &at, part, m->absmax, blocks, 1);
+    } else {
+        part->m.scale = keep(be, &at, m->scale, blocks * each);
+    }
     part->m.map = keep(be, &at, nf4 ? m->map : NULL, NF4_CODES * each);
     part->m.nested = keep(be, &at, m->absmax ? m->nested : NULL, format_blocks(blocks, NF4_NESTED) * each);
     part->m.nested_map = keep(be, &at, m->absmax ? m->nested_map : NULL, NF4_SCALES * each);

@@ -11,8 +11,9 @@ static __device__ __forceinline__ float fp8_small(uint32_t word, int at) {
 }
 #define FP8_UP __uint_as_float((127u + 120u) << 23) /* a scale times this is exact: CODED_LARGEST_SCALE */
 
-static __device__ __forceinline__ float nf4_scale_of(const struct cu_coded &m, int64_t block) {
-    return m.absmax ? m.nested_map[m.absmax[block]] * m.nested[block / NF4_NESTED] + m.offset : m.scale[block];
+/* The scale of a block of the list; it lies at place `at` of absmax or of the scales. */
+static __device__ __forceinline__ float nf4_scale_of(const struct cu_coded &m, int64_t block, int64_t at) {
+    return m.absmax ? m.nested_map[m.absmax[at]] * m.nested[block / NF4_NESTED] + m.offset : m.scale[at];
 }
 /* Code i of the list. */
 static __device__ __forceinline__ unsigned nf4_code_of(const struct cu_coded &m, int64_t i) {
@@ -21,7 +22,7 @@ static __device__ __forceinline__ unsigned nf4_code_of(const struct cu_coded &m,
 
 /* Weight i of the list. */
 static __device__ __forceinline__ float coded_value(const struct cu_coded &m, int64_t i) {
-    if (m.format == FORMAT_NF4) return m.map[nf4_code_of(m, i)] * nf4_scale_of(m, i / NF4_BLOCK);
+    if (m.format == FORMAT_NF4) return m.map[nf4_code_of(m, i)] * nf4_scale_of(m, i / NF4_BLOCK, i / NF4_BLOCK);
     const int64_t row = i / m.K, k = i % m.K;
     return fp8_small(m.codes[i], 0) * (m.scale[row / FP8_BLOCK * ceil_div(m.K, FP8_BLOCK) + k / FP8_BLOCK] * FP8_UP);
 }

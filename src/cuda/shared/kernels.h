@@ -295,11 +295,19 @@ struct cu_coded {
     const float *scale, *map, *nested, *nested_map;
     float offset;
     /* false: codes lie as in struct coded_matrix. true, for rows and K that are multiples of 64: in the order of
-     * fragments (codes.cuh). */
+     * fragments (codes.cuh), and NF4's absmax or scales where cu_fragment_scale says. */
     int fragments;
 };
 static inline int cu_coded_takes_fragments(enum weight_format format, int64_t rows, int64_t K) {
     return (format == FORMAT_FP8 || format == FORMAT_NF4) && rows % 64 == 0 && K % 64 == 0 && rows * K > 0;
+}
+/* The place of the scale of the 64 columns of a panel of a row, with `across` panels along K: tile after tile of 64 rows,
+ * and in a tile rows r and r + 8, which one lane has, are neighbours. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline int64_t cu_fragment_scale(int64_t row, int64_t panel, int64_t across) {
+    return ((row / 64 * across + panel) * 4 + row % 64 / 16) * 16 + row % 8 * 2 + row % 16 / 8;
 }
 /* Puts codes that lie as in the file, in device memory, into the order of fragments. */
 int cu_coded_order(const struct cu_dev *d, const struct cu_coded *m, const uint8_t *codes, uint8_t *fragments);
