@@ -175,13 +175,14 @@ static enum status count_all(struct jobs *j, struct err *e) {
 /* What an earlier process was judging is judged again, unless it has taken processes with it too often. */
 static enum status take_up(struct jobs *j, struct err *e) {
     CLEANUP_STR struct str sql = STR_INIT;
-    str_addf(&sql,
-             "UPDATE jobs SET status = %d, finished = %.3f, ended = (SELECT coalesce(max(ended), 0) FROM jobs) + id, "
-             "result = ',\"verdict\":null,\"reward\":null,\"error\":{\"message\":\"the server ended %d times while this "
-             "answer was judged\",\"type\":\"no_verdict\",\"param\":null,\"code\":\"lost\"}' "
-             "WHERE status = %d AND attempts >= %d;"
-             "UPDATE jobs SET status = %d WHERE status IN (%d, %d);",
-             JOB_FAILED, unix_now(), JOBS_LOSSES, JOB_RUNNING, JOBS_LOSSES, JOB_QUEUED, JOB_TAKEN, JOB_RUNNING);
+    str_addf(
+        &sql,
+        "UPDATE jobs SET status = %d, finished = %.3f, ended = (SELECT coalesce(max(ended), 0) FROM jobs) + id, "
+        "result = ',\"verdict\":null,\"reward\":null,\"error\":{\"message\":\"the server ended %d times while this "
+        "answer was judged\",\"type\":\"no_verdict\",\"param\":null,\"code\":\"lost\"}' "
+        "WHERE status = %d AND attempts >= %d;"
+        "UPDATE jobs SET status = %d WHERE status IN (%d, %d);",
+        JOB_FAILED, unix_now(), JOBS_LOSSES, JOB_RUNNING, JOBS_LOSSES, JOB_QUEUED, JOB_TAKEN, JOB_RUNNING);
     return run(j, sql.p, e);
 }
 
@@ -204,8 +205,7 @@ enum status jobs_open(const char *path, struct jobs **out, struct err *e) {
     j->path = xstrdup(path);
     pthread_mutex_init(&j->lock, NULL);
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
-    enum status st =
-        sqlite3_open_v2(path, &j->db, flags, NULL) == SQLITE_OK ? set_up(j, e) : sql_fail(j, e);
+    enum status st = sqlite3_open_v2(path, &j->db, flags, NULL) == SQLITE_OK ? set_up(j, e) : sql_fail(j, e);
     if (st != ST_OK && j->db && sqlite3_errcode(j->db) == SQLITE_BUSY)
         st = FAIL(e, ST_IO, "%s: another server has this file of jobs", path);
     if (st != ST_OK) {

@@ -25,12 +25,12 @@ struct job_row {
     int64_t id, batch; /* batch 0: none */
     char name[JOBS_NAME_BYTES];
     enum job_status status;
-    int64_t place;                       /* in its batch, from 0 */
-    int64_t ended;                       /* the how many'th to end, from 1; 0: it has not */
-    int attempts;                        /* how often judging it has begun */
-    bool cached;                         /* the verdict is that of an equal answer */
-    double created, started, finished;   /* Unix time; 0: not yet */
-    char *request, *metadata, *result;   /* JSON; the result as members, `,"verdict":...`; NULL: none */
+    int64_t place;                     /* in its batch, from 0 */
+    int64_t ended;                     /* the how many'th to end, from 1; 0: it has not */
+    int attempts;                      /* how often judging it has begun */
+    bool cached;                       /* the verdict is that of an equal answer */
+    double created, started, finished; /* Unix time; 0: not yet */
+    char *request, *metadata, *result; /* JSON; the result as members, `,"verdict":...`; NULL: none */
 };
 void job_row_free(struct job_row *r);
 
