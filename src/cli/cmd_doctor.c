@@ -167,7 +167,7 @@ static void check_compiler(const struct jail *j, struct advice *a) {
 static void check_python(struct advice *a) {
     struct refworker w;
     struct err e = {0};
-    if (refworker_open(&w, NULL, pool_cpu_count(), WORKER_REFERENCE, &e) == ST_OK) {
+    if (refworker_open(&w, NULL, pool_cpu_count(), WORKER_REFERENCE, NULL, &e) == ST_OK) {
         printf("%-12s %s (%s), PyTorch %s\n", "python", w.python, w.python_version, w.torch);
     } else {
         printf("%-12s no: %s\n", "python", e.msg);

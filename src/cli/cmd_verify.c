@@ -137,6 +137,10 @@ static const struct args_flag flags[] = {
               "Compiled objects are kept there; any number of runs may share it."),
     FLAG_BOOL(A, o.allow_weaker, "allow-weaker",
               "Without bubblewrap it goes on with seccomp and resource limits only."),
+    FLAG_BOOL(
+        A, o.jail_problem, "jail-problem",
+        "The problem is not trusted: its code runs jailed, too, in a process of its own. With --jsonl that holds for "
+        "problems that come as text."),
     VERIFY_HOSTS_FLAGS(A, pool),
     FLAG_BOOL(A, json, "json",
               "The verdict is printed as one JSON object; with --run-dir all verdicts and the tables are."),
@@ -196,6 +200,7 @@ static int check_flags(const struct args *given, enum verify_way way) {
               {"run-dir", WAY_FOLDER},
               {"out", WAY_BASELINE},
               {"compile", WAY_BASELINE},
+              {"jail-problem", WAY_ONE | WAY_LINES},
               {"json", WAY_ONE | WAY_FOLDER},
               {"no-measure", WAY_ONE | WAY_FOLDER | WAY_LINES},
               {"trials", WAY_ONE | WAY_FOLDER | WAY_LINES},
@@ -221,6 +226,8 @@ static int check_args(const struct args *given, struct verify_args *a) {
     if ((way & (WAY_FOLDER | WAY_BASELINE)) && a->run.n_levels == 0 && !a->all_levels)
         return args_wrong(&verify_command, given, "--level is needed");
     if (a->is_baseline && !a->run.out) return args_wrong(&verify_command, given, "baseline: --out is needed");
+    if (way == WAY_ONE && a->o.jail_problem && a->pool.hosts)
+        return args_wrong(&verify_command, given, "--jail-problem: such a problem is judged by this process alone");
     if (way == WAY_ONE && (!a->problem || !a->solution))
         return args_wrong(&verify_command, given, "--problem and --solution are needed");
     a->run.o = a->o;
@@ -313,9 +320,14 @@ done:
 
 /* Requests come through standard input. */
 static enum status verify_lines(const struct verify_args *a, bool *correct, struct err *e) {
-    const struct desk_config config = {
-        .name = "default", .verify = a->o, .source = a->source, .weights = *a->run.weights};
-    const struct desk_options o = {.config = &config, .n_configs = 1, .pool = a->pool, .any_problem = true};
+    struct desk_config config = {.name = "default", .verify = a->o, .source = a->source, .weights = *a->run.weights};
+    config.verify.jail_problem = false; /* problems with a key are trusted */
+    const struct desk_options o = {.config = &config,
+                                   .n_configs = 1,
+                                   .pool = a->pool,
+                                   .any_problem = true,
+                                   .any_source = true,
+                                   .jail_problems = a->o.jail_problem};
     struct lines_counts n = {0};
     struct desk *d;
     TRY(desk_open(&o, &d, e));

@@ -19,7 +19,8 @@ struct desk_judge {
     struct str identity; /* what decides its verdicts; empty: the place is free */
     char settings[DESK_SETTINGS_BYTES];
     struct judge_owner owner;
-    int n_flights; /* with its stream */
+    bool is_jailed; /* true: for one hostile problem and one batch */
+    int n_flights;  /* with its stream */
     int64_t used;
 };
 
@@ -95,6 +96,7 @@ static bool find_problem(struct desk *d, struct desk_work *w, struct verdict_ref
                                   "problem.code: the text of a problem is not run here; name one by its key");
         w->own = (struct problem){.key = a->id && *a->id ? a->id : "problem", .name = "problem", .code = a->code};
         w->item.problem = &w->own;
+        w->options.jail_problem |= d->o.jail_problems;
         return true;
     }
     if (!shelf_find(d->shelf, a->source ? a->source : w->config->source, a->key, &w->item.problem, why)) return false;
@@ -245,7 +247,7 @@ static enum status judge_for(struct desk *d, const struct verify_options *o, str
     struct judge_owner owner;
     *out = NULL;
     verify_identity(o, &identity);
-    for (int i = 0; i < MAX_JUDGES; i++)
+    for (int i = 0; i < MAX_JUDGES && !o->jail_problem; i++)
         if (d->judge[i].identity.len == identity.len && strcmp(str_c(&d->judge[i].identity), identity.p) == 0) {
             *out = &d->judge[i];
             d->judge[i].used = ++d->turn;
@@ -253,11 +255,12 @@ static enum status judge_for(struct desk *d, const struct verify_options *o, str
         }
     struct desk_judge *j = place_for_judge(d);
     if (!j) return ST_OK;
-    TRY(judge_open(&d->o.pool, o, NULL, &owner, e));
+    TRY(judge_open(o->jail_problem ? &(struct pool_options){0} : &d->o.pool, o, NULL, &owner, e));
     pthread_mutex_lock(&d->lock);
     j->owner = owner;
     j->identity = identity;
     identity = STR_INIT;
+    j->is_jailed = o->jail_problem;
     j->used = ++d->turn;
     snprintf(j->settings, sizeof j->settings, "%016llx",
              (unsigned long long)judge_identity_hash(&j->owner.judge, o).now);
@@ -301,11 +304,15 @@ static void judge_batch(struct desk *d, struct desk_judge *j, struct desk_work *
         }
         if (!take_verdict(batch[i], j, false)) back_into_queue(d, batch[i]);
     }
-    if (st != ST_OK) close_judge(d, j); /* beyond repair: begin anew */
+    /* Beyond repair, or a hostile problem, which must not be there while others are judged. */
+    if (st != ST_OK || j->is_jailed) close_judge(d, j);
 }
 
+/* Whether one verifier may judge both. A hostile problem shares its verifier with nothing. */
 static bool same_settings(const struct desk_work *a, const struct desk_work *b) {
     CLEANUP_STR struct str x = STR_INIT, y = STR_INIT;
+    if (a->options.jail_problem != b->options.jail_problem) return false;
+    if (a->options.jail_problem && strcmp(a->item.problem->code, b->item.problem->code) != 0) return false;
     if (memcmp(&a->options, &b->options, sizeof a->options) == 0) return true;
     verify_identity(&a->options, &x);
     verify_identity(&b->options, &y);
@@ -459,7 +466,7 @@ enum status desk_open(const struct desk_options *o, struct desk **out, struct er
     list_begin(&d->queue);
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
-    d->shelf = shelf_open(o->any_problem, o->max_factor);
+    d->shelf = shelf_open(o->any_source, o->max_factor);
     enum status st = shelf_load(d->shelf, "builtin", e);
     for (size_t i = 0; i < o->n_configs && st == ST_OK; i++) st = shelf_load(d->shelf, o->config[i].source, e);
     for (size_t i = 0; i < o->n_sources && st == ST_OK; i++) st = shelf_load(d->shelf, o->source[i], e);

@@ -23,7 +23,10 @@ struct desk_options {
     const char *const *source; /* [n_sources] further sources that requests may name */
     size_t n_sources;
     struct pool_options pool; /* hosts that judge; none: this process does */
-    bool any_problem;         /* true: a request may bring the text of a problem, which is run; and name any source */
+    bool any_problem;         /* true: a request may bring the text of a problem, which is run */
+    bool any_source;          /* true: a request may name any source, which is read from the disk or the Hub */
+    bool jail_problems;       /* true: problems that come as text are hostile, and run jailed, each in a verifier of its
+                                 own in this process that ends with its batch */
     int max_factor;           /* of KEY@FACTOR; 0: any */
     /* What this desk has found out before, for a judge that begins; NULL: nothing is known. */
     void (*recall)(void *ctx, const char *settings, const struct judge *judge);

@@ -129,7 +129,7 @@ static void test_two_comparers(void **state) {
     struct refworker w;
     struct err e = {0};
     char python[512], folder[] = "/tmp/rule_test.XXXXXX", path[80];
-    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, &e) != ST_OK) {
+    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, NULL, &e) != ST_OK) {
         printf("skipped: %s\n", e.msg);
         skip();
     }

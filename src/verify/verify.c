@@ -35,6 +35,7 @@ struct verifier {
     struct module_judge module; /* ModelNew backends; then worker is not running */
     struct verdict_cache *cache;
     char runner[PATH_MAX];
+    struct digest only; /* with jail_problem: of the code of the problem that it judges; empty: none yet */
 };
 
 /* ---- opening ---- */
@@ -45,7 +46,8 @@ static enum status open_tools(struct verifier *v, struct err *e) {
         compiler_open(&v->compiler, &v->jail, v->runner, v->o.cache_dir, v->o.compile_timeout_s, v->o.compile_jobs, e);
     if (v->o.backend != BACKEND_c) return st;
     struct err too = {0};
-    const enum status also = refworker_open(&v->worker, v->o.python, v->o.threads, WORKER_REFERENCE, &too);
+    const enum status also = refworker_open(&v->worker, v->o.python, v->o.threads, WORKER_REFERENCE,
+                                            v->o.jail_problem ? &v->jail : NULL, &too);
     if (st == ST_OK && also != ST_OK) *e = too;
     if (st == ST_OK || also == ST_OK) return st == ST_OK ? also : st;
     const struct err first = *e;
@@ -73,6 +75,10 @@ enum status verifier_open(const struct verify_options *o, struct verifier **out,
     if (v->o.memory_bytes <= 0) v->o.memory_bytes = (int64_t)2 << 30;
     if (v->o.seed == 0 && getrandom(&v->o.seed, sizeof v->o.seed, 0) != (ssize_t)sizeof v->o.seed) {
         st = FAIL(e, ST_IO, "getrandom: %s", strerror(errno));
+        goto fail;
+    }
+    if (v->o.jail_problem && gpu) {
+        st = FAIL(e, ST_CONFIG, "a problem that is not trusted runs on a CPU only, and answers run on %s", v->o.device);
         goto fail;
     }
     if (v->o.timing_method == TIMING_nsight_python_time && v->o.measure && !gpu) {
@@ -216,6 +222,14 @@ static bool look_at_text(const struct verifier *v, const char *source, struct ve
     return false;
 }
 
+/* A hostile problem has a verifier for itself. False: this is another problem. */
+static bool is_own_problem(struct verifier *v, const struct problem *p) {
+    const struct digest code = digest_of(p->code, strlen(p->code));
+    if (!v->o.jail_problem) return true;
+    if (!v->only.hex[0]) v->only = code;
+    return digest_equal(&v->only, &code);
+}
+
 /* Everything before the compiler. */
 static void prepare_work(struct verifier *v, struct verify_work *all, size_t i) {
     struct verify_work *w = &all[i];
@@ -226,6 +240,10 @@ static void prepare_work(struct verifier *v, struct verify_work *all, size_t i) 
     w->decided = true;
     if (!it->source || !*it->source) {
         verdict_of_nothing(out);
+        return;
+    }
+    if (!is_own_problem(v, it->problem)) {
+        VERDICT_SAY(out, "a verifier that jails its problem judges answers to one problem, and this is a second one");
         return;
     }
     w->key = verify_key(it->problem, it->source);

@@ -144,6 +144,10 @@ struct verify_options {
 #define X(type, field, decides) VERIFY_OPTION_##type field;
     VERIFY_OPTION_LIST(X)
 #undef X
+    /* true: the problem is hostile. Its code runs in the jail of answers in Python, not as you, and in no process that
+     * has anything of another problem: such a verifier judges answers to one problem alone, the first it is given. CPU
+     * only (ST_CONFIG). Verdicts are the same as without, so it is no part of verify_identity(). */
+    bool jail_problem;
     /* Called with true in front of measurements, which have the machine to themselves, and with false behind them.
      * NULL: nobody else works while verdicts are given. */
     void (*quiet)(void *ctx, bool on);

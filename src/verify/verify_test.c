@@ -524,6 +524,32 @@ static void test_reshapes_inputs(void **state) {
     if (v.outcome != OUTCOME_CORRECT) fail_msg("%s: %s", outcome_name(v.outcome), v.message);
 }
 
+/* A hostile problem has a verifier for itself: a second problem gets no verdict there, and the first one still does. */
+static void test_one_jailed_problem(void **state) {
+    (void)state;
+    need_verifier();
+    enum { N = 3 };
+    char *code[2] = {read_fixture("linear_gelu.py"), NULL};
+    const struct verify_options o = {.jail_problem = true, .trials = 1};
+    struct verifier *v;
+    struct err e = {0};
+    code[1] = xstrdup(code[0]);
+    memcpy(strstr(code[1], "import"), "IMPORT", 6);
+    const struct problem first = {.key = "first", .code = code[0]}, second = {.key = "second", .code = code[1]};
+    struct verify_item items[N] = {{.problem = &first, .source = "int"},
+                                   {.problem = &second, .source = "int"},
+                                   {.problem = &first, .source = "in"}};
+    if (verifier_open(&o, &v, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (verify_batch(v, items, N, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
+    assert_int_equal(outcome_class(items[0].verdict.outcome), 'B');
+    assert_int_equal(items[1].verdict.outcome, OUTCOME_INFRASTRUCTURE);
+    assert_non_null(strstr(items[1].verdict.message, "second one"));
+    assert_int_equal(outcome_class(items[2].verdict.outcome), 'B');
+    verifier_close(v);
+    free(code[0]);
+    free(code[1]);
+}
+
 /* A worker that dies between two requests is started again, learns the problem again, and makes the same sets. */
 static void test_worker_lost(void **state) {
     (void)state;
@@ -534,7 +560,7 @@ static void test_worker_lost(void **state) {
     struct reference *p;
     struct err e = {0};
     double seconds = 0;
-    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
     references_init(&refs, &w, 5, 7);
     if (reference_get(&refs, code, &p, &e) != ST_OK) fail_msg("%s", e.msg);
     if (reference_make_tests(&refs, p, &e) != ST_OK) fail_msg("%s", e.msg);
@@ -581,7 +607,7 @@ static void test_worker_lost_at_once(void **state) {
     struct references refs;
     struct reference *p;
     struct err e = {0};
-    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
     references_init(&refs, &w, 5, 7);
     if (reference_get(&refs, code, &p, &e) != ST_OK) fail_msg("%s", e.msg);
     char python[sizeof w.python];
@@ -609,7 +635,7 @@ static void test_timed_sets_come_again(void **state) {
     struct references refs;
     struct reference *p[2];
     struct err e = {0};
-    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (refworker_open(&w, NULL, 1, WORKER_REFERENCE, NULL, &e) != ST_OK) fail_msg("%s", e.msg);
     references_init(&refs, &w, 5, 7);
     refs.most_timed_bytes = 1;
     CLEANUP_STR struct str other = STR_INIT;
@@ -657,6 +683,7 @@ int main(void) {
         cmocka_unit_test(test_calls_at_once),
         cmocka_unit_test(test_fails_in_lone_calls),
         cmocka_unit_test(test_reshapes_inputs),
+        cmocka_unit_test(test_one_jailed_problem),
         cmocka_unit_test(test_worker_lost),
         cmocka_unit_test(test_worker_lost_at_once),
         cmocka_unit_test(test_timed_sets_come_again),

@@ -1,13 +1,20 @@
 """Serves the verifier over a socket (file descriptor 3), one request at a time.
 
 With the argument `zygote` it is the warm Python that answers are forked from (zygote.py), else the reference worker.
-The worker ends when the socket closes. Only the standard library is imported before torch is known to be there, so that
-a missing torch is told apart from anything else.
+With `jailed` the reference worker runs in the jail of answers (selfjail.py), because its problem is hostile; descriptor
+4 is then the jail's filter of system calls. The worker ends when the socket closes. Only the standard library is
+imported before torch is known to be there, so that a missing torch is told apart from anything else.
 """
 
 import os
 import resource
+import select
+import signal
 import sys
+
+FILTER_FD = 4
+# A hostile problem's processor seconds, its files, and its address space beyond its data (limit_memory).
+JAIL_CPU_S, JAIL_TMP_BYTES, JAIL_SHARED_BYTES = 1800, 128 << 20, 4 << 30
 
 
 def serve(channel, threads, is_zygote):
@@ -52,6 +59,33 @@ def serve(channel, threads, is_zygote):
         channel.send(reply)
 
 
+def in_jail(body):
+    """Runs body() in a jail, and returns when it has ended or the verifier has closed the socket. torch is imported
+    here, in front of the fork, and nothing of a problem."""
+    import torch  # noqa: F401
+
+    from kernelrl_worker import constants, selfjail, service  # noqa: F401
+
+    with open(FILTER_FD, "rb") as f:
+        program = f.read()
+    options = {
+        "memory_bytes": resource.getrlimit(resource.RLIMIT_DATA)[0] + JAIL_SHARED_BYTES,
+        "cpu_s": JAIL_CPU_S,
+        "tmp_bytes": JAIL_TMP_BYTES,
+        "processes": 512,
+    }
+    # The jail dies with the thread that has made it. That is this process's, which outlives the verifier's threads.
+    pid = os.fork()
+    if pid == 0:
+        selfjail.enter(options, program, body, [constants.SOCKET_FD])
+    watched = select.poll()
+    watched.register(os.pidfd_open(pid), select.POLLIN)
+    watched.register(constants.SOCKET_FD, 0)
+    watched.poll()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 def limit_memory():
     """A third of the machine's memory, between 2 and 16 GiB: a problem that asks for more fails by itself instead of
     taking the machine down. Shared memory is not counted."""
@@ -64,7 +98,8 @@ def limit_memory():
 
 def main():
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    is_zygote = len(sys.argv) > 2 and sys.argv[2] == "zygote"
+    role = sys.argv[2] if len(sys.argv) > 2 else ""
+    is_zygote, is_jailed = role == "zygote", role == "jailed"
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from kernelrl_worker import constants  # found through the path set above
     from kernelrl_worker.channel import Channel
@@ -75,7 +110,10 @@ def main():
     # Problem code may print; nobody reads that.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
-        serve(channel, threads, is_zygote)
+        if is_jailed:
+            in_jail(lambda: serve(channel, threads, False))
+        else:
+            serve(channel, threads, is_zygote)
     except ImportError as error:
         channel.send({"ok": False, "kind": constants.KIND_IMPORT, "error": str(error)})
         sys.exit(3)

@@ -123,7 +123,7 @@ static char **worker_environment(const struct refworker *w, struct arena *a) {
     for (size_t i = 0; i < n; i++) {
         bool mine = false;
         for (size_t k = 0; k < ARRAY_LEN(own); k++) mine |= str_has_prefix(environ[i], own[k]);
-        bool wanted = !is_zygote(w);
+        bool wanted = !is_zygote(w) && !w->jail;
         for (size_t k = 0; k < ARRAY_LEN(passed); k++) wanted |= str_has_prefix(environ[i], passed[k]);
         if (!mine && wanted) env[m++] = environ[i];
     }
@@ -140,6 +140,7 @@ static enum status start(struct refworker *w, struct err *e) {
     enum status st;
     char *script = arena_printf(&a, "%s/worker/kernelrl_worker/__main__.py", home_dir());
     int pair[2] = {-1, -1};
+    CLEANUP_FD int filter = -1;
     json_t *hello = NULL;
     if (!fs_is_file(script)) {
         st = FAIL(e, ST_IO, "%s: missing; set KERNELRL_HOME to the directory that holds worker/", script);
@@ -150,17 +151,20 @@ static enum status start(struct refworker *w, struct err *e) {
         goto done;
     }
     w->stderr_fd = process_memfd("worker-stderr", NULL, 0);
+    if (w->jail) filter = process_memfd("filter", w->jail->python_filter, w->jail->python_filter_bytes);
     char *argv[] = {w->python,
                     arena_strdup(&a, "-B"),
                     script,
                     arena_printf(&a, "%d", w->threads),
-                    is_zygote(w) ? arena_strdup(&a, "zygote") : NULL,
+                    is_zygote(w) ? arena_strdup(&a, "zygote")
+                    : w->jail    ? arena_strdup(&a, "jailed")
+                                 : NULL,
                     NULL};
     struct process_start s = {.path = w->python,
                               .argv = argv,
                               .envp = worker_environment(w, &a),
-                              .fds = {-1, -1, w->stderr_fd, pair[1]},
-                              .n_fds = 4};
+                              .fds = {-1, -1, w->stderr_fd, pair[1], filter},
+                              .n_fds = w->jail ? 5 : 4};
     TRY_GOTO(process_start(&s, &w->process, e), done);
     close(pair[1]);
     w->socket = pair[0];
@@ -197,13 +201,17 @@ enum status refworker_restart(struct refworker *w, struct err *e) {
     return start(w, e);
 }
 
-enum status refworker_open(struct refworker *w, const char *python, int threads, enum worker_role role, struct err *e) {
+enum status refworker_open(struct refworker *w, const char *python, int threads, enum worker_role role,
+                           const struct jail *jail, struct err *e) {
     *w = (struct refworker){.process = PROCESS_NONE,
                             .socket = -1,
                             .stderr_fd = -1,
                             .threads = threads,
                             .role = role,
+                            .jail = jail,
                             .name = role != WORKER_REFERENCE ? "Python for answers" : "reference worker"};
+    if (jail && jail->weak)
+        return FAIL(e, ST_SANDBOX, "a problem that is not trusted needs the whole jail: install bubblewrap");
     bool option = python && *python;
     if (!option) python = getenv("KERNELRL_PYTHON");
     bool given = python && *python;

@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 #include "base/str.h"
-#include "verify/jail/process.h"
+#include "verify/jail/jail.h"
 
 /* What the process is for: running references, or being the warm Python that answers are forked from
  * (worker/kernelrl_worker/zygote.py). An interpreting one has Triton's interpreter in the place of its compiler; Triton
@@ -19,16 +19,19 @@ struct refworker {
     int socket, stderr_fd;
     int threads;
     enum worker_role role;
-    const char *name; /* For messages. */
-    int generation;   /* Grows with every start: what was loaded into an older one is gone. */
+    const struct jail *jail; /* The worker's own jail; NULL: it has none. */
+    const char *name;        /* For messages. */
+    int generation;          /* Grows with every start: what was loaded into an older one is gone. */
     char python[512], torch[64], python_version[32];
 };
 
 /* Starts the worker with the first Python that imports torch: `python` or KERNELRL_PYTHON when given (then no other),
  * else ./.venv/bin/python, python3 in PATH, /usr/bin/python3. ST_WORKER says what to install. A zygote gets an
- * environment without anything that could be secret. */
+ * environment without anything that could be secret. jail, which is borrowed: the worker runs references that are
+ * hostile. It has the jail of answers in Python around itself before it sees any of them, and the environment of a
+ * zygote; ST_SANDBOX where the jail is weak. NULL: references are trusted. */
 enum status refworker_open(struct refworker *w, const char *python, int threads, enum worker_role role,
-                           struct err *e) MUST_USE;
+                           const struct jail *jail, struct err *e) MUST_USE;
 /* Kills it and starts it again with the same Python. */
 enum status refworker_restart(struct refworker *w, struct err *e) MUST_USE;
 void refworker_close(struct refworker *w);

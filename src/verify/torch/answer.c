@@ -56,7 +56,7 @@ enum status zygote_open(struct zygote *z, const struct jail *jail, const char *p
     *z = (struct zygote){.jail = jail};
     pthread_mutex_init(&z->lock, NULL);
     enum status st =
-        refworker_open(&z->worker, python, threads, interpret ? WORKER_INTERPRETING_ZYGOTE : WORKER_ZYGOTE, e);
+        refworker_open(&z->worker, python, threads, interpret ? WORKER_INTERPRETING_ZYGOTE : WORKER_ZYGOTE, NULL, e);
     if (st == ST_OK) st = send_filters(z, e);
     if (st != ST_OK) zygote_close(z);
     return st;

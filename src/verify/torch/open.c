@@ -39,13 +39,14 @@ static bool interprets(const struct module_judge *j) { return backend_info(j->o-
 struct opening {
     struct refworker *referee;
     const struct verify_options *o;
+    const struct jail *jail; /* of the problem; NULL: it is trusted */
     enum status st;
     struct err e;
 };
 
 static void *open_referee(void *v) {
     struct opening *o = v;
-    o->st = refworker_open(o->referee, o->o->python, o->o->threads, WORKER_REFERENCE, &o->e);
+    o->st = refworker_open(o->referee, o->o->python, o->o->threads, WORKER_REFERENCE, o->jail, &o->e);
     return NULL;
 }
 
@@ -63,7 +64,7 @@ static void *prepare_main(void *v) {
 /* Starts the warm Python and the referee, and as soon as possible the processes that wait for answers, because a GPU's
  * context takes a second. The caller json_decref's *paths (ask_paths). */
 static enum status open_both(struct module_judge *j, struct jail *jail, json_t **paths, struct err *e) {
-    struct opening other = {.referee = &j->referee, .o = j->o};
+    struct opening other = {.referee = &j->referee, .o = j->o, .jail = j->o->jail_problem ? jail : NULL};
     pthread_t thread;
     const bool beside = pthread_create(&thread, NULL, open_referee, &other) == 0;
     enum status st = zygote_open(&j->zygote, jail, j->o->python, j->o->threads, interprets(j), e);
@@ -84,7 +85,7 @@ static enum status open_both(struct module_judge *j, struct jail *jail, json_t *
      * refused. */
     if (!j->referee_open || strcmp(j->referee.python, j->zygote.worker.python) != 0) {
         if (j->referee_open) refworker_close(&j->referee);
-        st = refworker_open(&j->referee, j->zygote.worker.python, j->o->threads, WORKER_REFERENCE, e);
+        st = refworker_open(&j->referee, j->zygote.worker.python, j->o->threads, WORKER_REFERENCE, other.jail, e);
         j->referee_open = st == ST_OK;
     }
     return st;
