@@ -19,7 +19,7 @@ enum { MOST_STAGES = 16, LANES_OF_WARP = 32, BARRIER_BYTES = 2 << 10 };
 enum { PAIRS = 256, PAIR_COPIES = 16 /* so that lanes read different banks */ };
 /* Strips of a block at most, by the warps of a team: registers bind. Panels of a slice. */
 template <int TEAM> struct of_team {
-    enum { STRIPS = TEAM == 1 ? 18 : TEAM == 2 ? 5 : 3, THREADS = (STRIPS * TEAM + 1) * LANES_OF_WARP };
+    enum { STRIPS = TEAM == 1 ? 18 : TEAM == 2 ? 5 : TEAM == 3 ? 3 : 2, THREADS = (STRIPS * TEAM + 1) * LANES_OF_WARP };
     enum { SLICE = TEAM == 1 ? 2 : 4 };
 };
 
@@ -87,10 +87,10 @@ static __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint3
 #ifdef WGMMA_DEVICE
 /* Copies bytes, a multiple of 16, to shared memory; the barrier counts them. */
 static __device__ __forceinline__ void fetch_bytes(void *to, const void *from, unsigned bytes, uint64_t *b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     at_shared(to)),
-                 "l"(from), "r"(bytes), "r"(at_shared(b))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(at_shared(to)),
+        "l"(from), "r"(bytes), "r"(at_shared(b))
+        : "memory");
 }
 #endif
 
@@ -100,7 +100,12 @@ static __global__ void __launch_bounds__(of_team<TEAM>::THREADS, 1)
     coded_few_kernel(const __grid_constant__ struct coded_few g) {
 #if defined(WGMMA_DEVICE) || !defined(__CUDACC__)
     DYNAMIC_SHARED(shared);
-    enum { NF4 = FORMAT == FORMAT_NF4, SLICE = of_team<TEAM>::SLICE, PANEL = 8 * NT * DEPTH, X_BYTES = SLICE * PANEL * 2 };
+    enum {
+        NF4 = FORMAT == FORMAT_NF4,
+        SLICE = of_team<TEAM>::SLICE,
+        PANEL = 8 * NT * DEPTH,
+        X_BYTES = SLICE * PANEL * 2
+    };
     enum { BATONS = NT > 4 ? 2 : 1, TILES = NT / BATONS }; /* with two, the next warp begins while this one goes on */
     __shared__ float2 pairs[NF4 ? PAIRS : 1][PAIR_COPIES]; /* the values of the two codes of a byte */
     __shared__ float nested_map[NF4 ? NF4_SCALES : 1];
@@ -143,7 +148,7 @@ static __global__ void __launch_bounds__(of_team<TEAM>::THREADS, 1)
     const auto x_of = [&](int at, int i) {
         return reinterpret_cast<const uint16_t *>(stage + at * g.stage_bytes) + i * PANEL;
     };
-    const auto decode = [&](uint32_t (&a)[4][4], int at, int i) {
+    const auto decode = [&](uint32_t(&a)[4][4], int at, int i) {
         const uint8_t *const unit = stage + at * g.stage_bytes + X_BYTES + (strip * SLICE + i) * m.unit;
         struct unit_codes<FORMAT> u;
         unit_load(u, unit, lane);
@@ -191,7 +196,8 @@ static __global__ void __launch_bounds__(of_team<TEAM>::THREADS, 1)
             nested_map[i] = g.part[0].nested_map[i];
     }
 #ifdef WGMMA_DEVICE
-    __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES], baton[TEAM > 1 ? of_team<TEAM>::STRIPS : 1][TEAM][BATONS];
+    __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES],
+        baton[TEAM > 1 ? of_team<TEAM>::STRIPS : 1][TEAM][BATONS];
     let_next_begin();
     if (threadIdx.x == 0) {
         for (int s = 0; s < g.stages; s++) {
@@ -341,7 +347,8 @@ static int start(const struct cu_dev *d, struct coded_few &g, const struct cu_co
     return rc ? rc : LAUNCH_SOON(kernel, g.blocks * (int)f->few.parts, threads, shared, d, g);
 }
 
-/* As few strips a block as let every multiprocessor have a block at most; more waves of blocks where that is too many. */
+/* As few strips a block as let every multiprocessor have a block at most; more waves of blocks where that is too many.
+ */
 template <int NT, int FORMAT>
 static int start_teams(const struct cu_dev *d, struct coded_few &g, const struct cu_coded_few *f) {
     const int most = of_team<1>::STRIPS;
@@ -349,6 +356,7 @@ static int start_teams(const struct cu_dev *d, struct coded_few &g, const struct
     g.strips = (int)ceil_div(each, waves);
     while (ceil_div(g.all_strips, g.strips) * f->few.parts > waves * d->sm_count && g.strips < most) g.strips++;
     g.blocks = (int)ceil_div(g.all_strips, g.strips);
+    if (g.strips <= of_team<5>::STRIPS) return start<NT, FORMAT, 5>(d, g, f);
     if (g.strips <= of_team<3>::STRIPS) return start<NT, FORMAT, 3>(d, g, f);
     if (g.strips <= of_team<2>::STRIPS) return start<NT, FORMAT, 2>(d, g, f);
     return start<NT, FORMAT, 1>(d, g, f);

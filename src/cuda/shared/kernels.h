@@ -288,8 +288,9 @@ int cu_few_takes(const struct cu_dev *d, const struct cu_few *f);
 int cu_few(const struct cu_dev *d, const struct cu_few *f);
 
 /* coded.cu. A matrix in codes as struct coded_matrix of tensor/formats.h has it, in device memory. With units, for rows
- * and K that are multiples of 64, codes and NF4's absmax or scales lie in units of CU_STRIP rows and 64 columns instead,
- * strip after strip, along K; codes.cuh says how. scale is FP8's alone then, and absmax only says whether there is one. */
+ * and K that are multiples of 64, codes and NF4's absmax or scales lie in units of CU_STRIP rows and 64 columns
+ * instead, strip after strip, along K; codes.cuh says how. scale is FP8's alone then, and absmax only says whether
+ * there is one. */
 struct cu_coded {
     enum weight_format format;
     int64_t rows, K;
