@@ -96,6 +96,10 @@ static enum status model_new(json_t *config, const char *where, const struct mod
     m->ts.T = -1;
     enum status st;
     TRY_GOTO(config_parse(config, where, &m->cfg, e), fail);
+    if (m->cfg.E > 0 && !be->experts) {
+        st = FAIL(e, ST_UNSUPPORTED, "%s: mixtures of experts are not supported on device %s", where, be->name);
+        goto fail;
+    }
     m->layer = xcalloc((size_t)m->cfg.L, sizeof *m->layer);
     declare_all(m);
     TRY_GOTO(choose_dtype(m, opt, where, e), fail);
@@ -404,6 +408,10 @@ void model_free(struct model *m) {
     be->mem_free(be, m->w);
     be->mem_free(be, m->g);
     be->mem_free(be, m->rope);
+    for (int i = 0; m->layer && i < m->cfg.L; i++) {
+        free(m->layer[i].moe.wgu);
+        free(m->layer[i].moe.wd);
+    }
     free(m->layer);
     free(m->name);
     json_decref(m->config);
@@ -486,8 +494,8 @@ void model_params_changed(struct model *m) {
     struct adapter *own = adapter_of(m, ADAPTER_OWN);
     m->version++;
     m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
-    const bool base = m->plain == FORMAT_F32 && (model_train_set(m, ADAPTER_OWN).base || m->full || !m->base_packed);
-    if (base) declared_pack(m);
+    const bool trained = model_train_set(m, ADAPTER_OWN).base || m->full;
+    if (!m->base_packed || (m->plain == FORMAT_F32 && trained)) declared_pack(m);
     if (own && !own->resting) adapter_pack(m, own);
     m->base_packed = true;
 }

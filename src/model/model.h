@@ -12,11 +12,18 @@
 struct backend; /* tensor/backend.h */
 struct arch;    /* model/arch.h */
 
+enum { MODEL_LAYERS_MAX = 512 };
+
 /* Dimension letters as in tensor.h. */
 struct model_config {
     const struct arch *arch;     /* its row of the table, never NULL */
     bool tied;                   /* true: the head is the embedding table */
     int32_t V, D, F, L, H, G, K; /* vocabulary, hidden, ffn, layers, query heads, kv heads, head dim */
+    /* A mixture of experts; E is 0 without one. Each row goes through top_k of E experts with moe_F columns each in the
+     * layers that sparse names, and through a dense feed-forward part of F in the others. */
+    int32_t E, top_k, moe_F;
+    bool norm_topk;                 /* true: the weights of the chosen experts add up to 1 */
+    bool sparse[MODEL_LAYERS_MAX]; /* [L] */
     int32_t max_positions;
     float rms_eps;
     struct rope_config rope;

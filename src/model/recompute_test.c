@@ -64,7 +64,7 @@ static struct model *make(const char *config, const char *dtype, enum train_what
     struct model *m;
     const struct model_options opt = {.dtype = dtype, .frozen = what == TRAIN_LORA, .activation_memory = memory};
     CHECK(model_init(config, 5, &opt, be, &m, &err));
-    if (what == TRAIN_LORA) CHECK(model_lora_create(m, &(struct adapter_shape){4, 8, parts}, 11, &err));
+    if (what == TRAIN_LORA) CHECK(model_lora_create(m, &(struct adapter_shape){4, 8, parts, 0}, 11, &err));
     CHECK(model_train_prepare(m, what, &err));
     int n;
     const struct param *p = model_params(m, &n);
