@@ -18,7 +18,7 @@ struct route_work {
     const struct routing *r;
     struct tensor logits, dlogits;
     const float *dweight;
-    bool normalised;
+    bool normalised, given;
 };
 
 /* The k largest of n numbers, the lower id of equal ones, by ascending id. A NaN is larger than nothing, and is taken
@@ -50,7 +50,7 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread) {
         const float *l = row_at(w->logits, t), all = kernels()->softmax_row(p, l, E);
         int32_t *id = w->r->expert + t * k;
         float *weight = w->r->weight + t * k, sum = 0;
-        choose(id, l, E, k);
+        if (!w->given) choose(id, l, E, k);
         for (int64_t j = 0; j < k; j++) sum += weight[j] = p[id[j]] / all;
         for (int64_t j = 0; j < k && w->normalised; j++) weight[j] /= sum;
     }
@@ -70,9 +70,10 @@ static void sort_pairs(const struct routing *r) {
     }
 }
 
-static void cpu_route(struct backend *be, const struct routing *r, struct tensor logits, bool normalised) {
+static void cpu_route(struct backend *be, const struct routing *r, struct tensor logits, bool normalised,
+                      bool given) {
     ASSERT(logits.rows == r->T && logits.cols == r->E && r->E <= EXPERTS_MAX && r->k >= 1 && r->k <= r->E);
-    struct route_work w = {.r = r, .logits = logits, .normalised = normalised};
+    struct route_work w = {.r = r, .logits = logits, .normalised = normalised, .given = given};
     pool_for(be->pool, r->T, grain_of(16 * r->E), route_rows, &w);
     sort_pairs(r);
 }

@@ -308,6 +308,11 @@ void model_layer_recall(struct model *m, int i) {
     w->held = i;
 }
 
+void model_experts(struct model *m, int32_t *experts, bool given) {
+    m->ts.p.experts = experts;
+    m->ts.p.given = given;
+}
+
 /* Embedding to final norm; leaves hn. */
 static enum status run_layers(struct model *m, const struct train_batch *b, struct err *e) {
     m->passes++;

@@ -114,6 +114,8 @@ struct pass {
     float *moe_x;                /* a mixture's rows by expert, [T top_k, D]: what experts read, then what they give */
     void *moe_a;                 /* as a, of those rows */
     struct expert_places places; /* of an adapter's rows */
+    int32_t *experts;            /* as model_experts says; NULL in sampling */
+    bool given;
     void *xa;              /* scratch for any input of LoRA, xa_room() elements of activations' type */
     struct lora_runs lora; /* of the T rows. Room for one a sequence */
     struct lora_runs head; /* of the rows whose logits are made, as far as their adapters act on the head */

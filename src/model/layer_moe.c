@@ -62,7 +62,10 @@ static void moe_forward(struct model *m, int i, struct pass *p, const struct lay
     struct tensor gu = act_full(m, a->moe_gu, P, 2 * F), act = act_full(m, p->moe_a, P, F);
     be->rmsnorm(be, h, tensor_full(x, T, D), w->ln, c->rms_eps);
     be->linear(be, logits, h, &w->router, NULL, false);
-    ops->route(be, &r, logits, c->norm_topk);
+    int32_t *const seen = p->experts ? p->experts + i * P : NULL;
+    if (seen && p->given) be->mem_put(be, r.expert, seen, (size_t)P * sizeof *seen);
+    ops->route(be, &r, logits, c->norm_topk, seen && p->given);
+    if (seen && !p->given) be->mem_get(be, seen, r.expert, (size_t)P * sizeof *seen);
     ops->gather(be, hp, h, &r);
     ops->linear(be, gu, hp, w->wgu, E, all, 1, false);
     lora_experts_forward(m, &p->lora, i, LORA_OF_H2, &r, p->places, gu, hp, xa_of(p, a, LORA_OF_H2));

@@ -155,6 +155,11 @@ struct train_batch {
  * logp, and hidden, which may not be NULL then, is that of the N rows alone, [N,D]. All host memory. */
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
                           struct err *e) MUST_USE;
+/* Which experts rows go through, in a mixture of experts. From the next model_forward or model_logits on, `experts`,
+ * [L][T][top_k] of host memory that the caller keeps, gets the experts of each row by ascending id; layers that are no
+ * mixture leave their part as it is. Or, given, it says them, and rows go through these whatever the router would
+ * choose; their weights are still the router's. NULL: neither. For checks and metrics: sampling never looks. */
+void model_experts(struct model *m, int32_t *experts, bool given);
 /* Logits of every row, [T,V] in host memory: for checks and small batches; training never holds them all. Forgets the
  * last forward. */
 enum status model_logits(struct model *m, const struct train_batch *b, float *logits, struct err *e) MUST_USE;

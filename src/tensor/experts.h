@@ -10,7 +10,7 @@
  * route             of the logits [T,E], float32: the k largest, of equal ones the lower id. With m the largest of the
  *                   row, p_e = exp_f32(l_e - m) / s, s being their sum over the row (16 lanes, ops.h); the weight of a
  *                   chosen expert is p_e, or, where normalised, p_e / (the sum of the chosen ones' p, by ascending id).
- *                   Fills in all of the routing.
+ *                   Fills in all of the routing. given: r->expert has the choices, which are taken as they are.
  * route_grad        d loss / d logits, [T,E], overwritten, for dweight [T,k], d loss / d weight. Where normalised, with
  *                   w the weights and c = sum_j dweight_j w_j (j ascending): w_e (dweight_e - c) for the chosen, else
  *                   0. Otherwise p_e (dweight_e - c) with c = sum_j dweight_j p_j, dweight_e being 0 for those that were
@@ -48,7 +48,7 @@ struct expert_places {
 };
 
 struct expert_ops {
-    void (*route)(struct backend *be, const struct routing *r, struct tensor logits, bool normalised);
+    void (*route)(struct backend *be, const struct routing *r, struct tensor logits, bool normalised, bool given);
     void (*route_grad)(struct backend *be, struct tensor dlogits, const struct routing *r, const float *dweight,
                        struct tensor logits, bool normalised);
     void (*rows_of)(struct backend *be, struct expert_places at, const struct routing *r, int64_t row, int64_t n);
