@@ -198,11 +198,10 @@ static enum status hold_experts(struct check *c, struct model *m, const struct t
     look.targets = NULL;
     const int64_t n = cfg->L * b->T * cfg->top_k;
     int32_t *want = arena_array(&c->arena, int32_t, n), *own = arena_array(&c->arena, int32_t, n);
-    float *hidden = arena_array(&c->arena, float, b->T *cfg->D);
     model_experts(c->exact, want, false);
-    TRY(model_forward(c->exact, &look, NULL, NULL, hidden, e));
+    TRY(model_forward(c->exact, &look, NULL, NULL, NULL, e));
     model_experts(m, own, false);
-    TRY(model_forward(m, &look, NULL, NULL, hidden, e));
+    TRY(model_forward(m, &look, NULL, NULL, NULL, e));
     for (int64_t i = 0; i < n; i++) {
         const int64_t layer = i / (b->T * cfg->top_k), row = i / cfg->top_k * cfg->top_k;
         bool there = false;

@@ -397,7 +397,7 @@ static void draw_all(struct model *m, const struct adapter *ad, uint64_t seed) {
 static struct lora_site *sites_for(const struct model *m, const struct adapter_shape *s) {
     const int n = (m->cfg.L + 1) * (int)LORA_SITES;
     struct lora_site *at = xmalloc((size_t)n * sizeof *at);
-    const int rank = s->expert_rank ? s->expert_rank : (int)i64_max(1, s->rank / i64_max(1, m->cfg.top_k));
+    const int rank = s->expert_rank > 0 ? s->expert_rank : (int)i64_max(1, s->rank / i64_max(1, m->cfg.top_k));
     for (int i = 0; i < n; i++) {
         const bool expert = is_of_expert(&m->cfg, i / (int)LORA_SITES, i % (int)LORA_SITES);
         at[i] = (struct lora_site){s->rank, s->alpha};
@@ -408,10 +408,14 @@ static struct lora_site *sites_for(const struct model *m, const struct adapter_s
 
 static enum status create(struct model *m, const struct adapter_shape *s, uint64_t seed, struct adapter **out,
                           struct err *e) {
-    const unsigned parts = s->parts ? s->parts : ADAPTER_LAYERS;
+    unsigned parts = s->parts ? s->parts : ADAPTER_LAYERS;
     struct adapter_spec spec = {.rank = s->rank, .alpha = s->alpha};
     if (parts & ~(unsigned)(ADAPTER_LAYERS | ADAPTER_HEAD))
         return FAIL(e, ST_INVALID, "LoRA parts: expected attention (1), mlp (2), head (4) or a sum, got %u", parts);
+    if (s->expert_rank != 0 && m->cfg.E == 0)
+        return FAIL(e, ST_INVALID, "LoRA rank of experts: expected 0, since the model has none, got %d",
+                    s->expert_rank);
+    if (s->expert_rank < 0) parts &= ~(unsigned)ADAPTER_MLP;
     for (int i = 0; i < LORA_SITES; i++) spec.use[i] = is_part(i, parts);
     TRY(check_site(&(struct lora_site){s->rank, s->alpha}, e));
     CLEANUP_FREE struct lora_site *at = sites_for(m, s);

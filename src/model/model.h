@@ -152,7 +152,7 @@ struct train_batch {
 };
 /* Forward over the batch: logp[i] = log p(targets[i]), entropy[i] (may be NULL), in nats at temperature 1. Keeps what
  * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. Without targets there are no
- * logp, and hidden, which may not be NULL then, is that of the N rows alone, [N,D]. All host memory. */
+ * logp, and hidden, which may not be NULL then unless N is 0, is that of the N rows alone, [N,D]. All host memory. */
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
                           struct err *e) MUST_USE;
 /* Which experts rows go through, in a mixture of experts. From the next model_forward or model_logits on, `experts`,

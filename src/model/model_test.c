@@ -180,7 +180,7 @@ static void o_ffn(const struct oracle *o, double *y, const double *h, const char
 /* The experts in no order, the largest first. */
 static void o_mixture(const struct oracle *o, double *y, const double *h, int l) {
     const struct model_config *c = o->c;
-    double p[MAX_DIM], all = 0, chosen = 0, one[MAX_DIM];
+    double p[MAX_DIM], all = 0, chosen = 0, out[MAX_DIM];
     bool used[MAX_DIM] = {false};
     char name[96];
     snprintf(name, sizeof name, "model.layers.%d.mlp.gate", l);
@@ -197,8 +197,8 @@ static void o_mixture(const struct oracle *o, double *y, const double *h, int l)
     for (int e = 0; e < c->E; e++) {
         if (!used[e]) continue;
         snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d", l, e);
-        o_ffn(o, one, h, name, c->moe_F);
-        for (int i = 0; i < c->D; i++) y[i] += p[e] / (c->norm_topk ? chosen : all) * one[i];
+        o_ffn(o, out, h, name, c->moe_F);
+        for (int i = 0; i < c->D; i++) y[i] += p[e] / (c->norm_topk ? chosen : all) * out[i];
     }
 }
 
