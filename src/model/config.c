@@ -212,6 +212,13 @@ static enum status parse_arch(const char *name, const char *where, struct model_
     return FAIL(e, ST_UNSUPPORTED, "%s: architectures: \"%s\" is not supported, expected %s", where, name, known.p);
 }
 
+double model_ffn_columns(const struct model_config *c, double n) {
+    const double E = c->E, read = E > 0 ? E * (1 - pow(1 - c->top_k / E, n)) : 0;
+    double columns = 0;
+    for (int i = 0; i < c->L; i++) columns += c->sparse[i] ? read * c->moe_F : c->F;
+    return columns / c->L;
+}
+
 enum status config_parse(json_t *j, const char *where, struct model_config *c, struct err *e) {
     *c = (struct model_config){0};
     const json_t *archs = json_object_get(j, "architectures");

@@ -34,6 +34,10 @@ struct model_config {
 /* Reads a config.json, named by its path: the shape of a model, without its weights. */
 enum status model_config_read(const char *path, struct model_config *out, struct err *e) MUST_USE;
 
+/* Columns of a layer's feed-forward parts, averaged over the layers: those that n rows read the weights of, together, if
+ * rows chose experts at random. n 1: those that a row goes through. A dense model has F for any n. */
+double model_ffn_columns(const struct model_config *c, double n);
+
 struct model; /* weights, packed for the products, LoRA, gradients: all in the backend's memory */
 
 /* How the base model is held. LoRA weights are always float32, and so are gradients. */
