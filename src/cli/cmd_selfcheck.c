@@ -9,8 +9,8 @@
  * codes, and that holds its matrices as decoding must give them, bit for bit, maybe nothing else; one line each group
  * with the largest error and its limit. The limits of bf16 say that nothing is wrong at large: the expected numbers are
  * float32's.
- * Of a mixture of experts in bf16, rows go through the experts that float32 chooses: near ties fall either way, and what
- * comes of the other way is another function. How many choices differ is a line of its own.
+ * Of a mixture of experts in bf16, rows go through the experts that float32 chooses: near ties fall either way, and
+ * what comes of the other way is another function. How many choices differ is a line of its own.
  * --measure FILE: what was measured goes to FILE as lines of JSON, and no limit is held against it. */
 #include <errno.h>
 #include <math.h>
@@ -49,7 +49,8 @@ struct check {
     int failed;
     bool bf16;
     FILE *measured; /* NULL: limits are checked */
-    /* A mixture of experts in bf16: the same in float32, and how many of all experts chosen so far the two differ in. */
+    /* A mixture of experts in bf16: the same in float32, and how many of all experts chosen so far the two differ in.
+     */
     struct model *exact;
     int64_t differ, chosen;
 };

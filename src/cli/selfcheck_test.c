@@ -267,7 +267,8 @@ static void test_usage(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),         cmocka_unit_test(test_measure),
                                        cmocka_unit_test(test_usage),          cmocka_unit_test(test_onpolicy),
-                                       cmocka_unit_test(test_golden_codes), cmocka_unit_test(test_golden_mixture),   cmocka_unit_test(test_onpolicy_codes),
-                                       cmocka_unit_test(test_onpolicy_usage), cmocka_unit_test(test_bits_compare)};
+                                       cmocka_unit_test(test_golden_codes),   cmocka_unit_test(test_golden_mixture),
+                                       cmocka_unit_test(test_onpolicy_codes), cmocka_unit_test(test_onpolicy_usage),
+                                       cmocka_unit_test(test_bits_compare)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

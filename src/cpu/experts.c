@@ -70,8 +70,7 @@ static void sort_pairs(const struct routing *r) {
     }
 }
 
-static void cpu_route(struct backend *be, const struct routing *r, struct tensor logits, bool normalised,
-                      bool given) {
+static void cpu_route(struct backend *be, const struct routing *r, struct tensor logits, bool normalised, bool given) {
     ASSERT(logits.rows == r->T && logits.cols == r->E && r->E <= EXPERTS_MAX && r->k >= 1 && r->k <= r->E);
     struct route_work w = {.r = r, .logits = logits, .normalised = normalised, .given = given};
     pool_for(be->pool, r->T, grain_of(16 * r->E), route_rows, &w);
@@ -97,8 +96,7 @@ static void route_grad_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 static void cpu_route_grad(struct backend *be, struct tensor dlogits, const struct routing *r, const float *dweight,
                            struct tensor logits, bool normalised) {
     ASSERT(dlogits.rows == r->T && dlogits.cols == r->E && logits.rows == r->T && logits.cols == r->E);
-    struct route_work w = {
-        .r = r, .logits = logits, .dlogits = dlogits, .dweight = dweight, .normalised = normalised};
+    struct route_work w = {.r = r, .logits = logits, .dlogits = dlogits, .dweight = dweight, .normalised = normalised};
     pool_for(be->pool, r->T, grain_of(16 * r->E), route_grad_rows, &w);
 }
 

@@ -1,4 +1,5 @@
-/* experts: mixtures of experts on the CPU (tensor/experts.h). Products are those of the backend, an expert at a time. */
+/* experts: mixtures of experts on the CPU (tensor/experts.h). Products are those of the backend, an expert at a time.
+ */
 #ifndef KERNELRL_CPU_EXPERTS_H
 #define KERNELRL_CPU_EXPERTS_H
 

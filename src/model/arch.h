@@ -33,15 +33,16 @@ enum arch_module {
 };
 
 struct arch {
-    const char *name;          /* "Qwen3ForCausalLM": architectures in config.json, and the name in messages */
-    const char *embedder;      /* "Qwen3Model": the same without a head */
-    const char *type;          /* "qwen3": model_type, for files without architectures */
-    const char *chat;          /* the family of its chat templates (text/chat.h); NULL: none is known */
-    const char *const *module; /* [N_MODULES] names; * stands for the number of the layer, a second one for an expert's */
-    bool qkv_bias;             /* true: the projections q, k and v have a bias */
-    bool qk_norm;              /* true: each head of q and k is normalised before the rotary embedding */
-    bool experts;              /* true: layers may be mixtures of experts, as config.json says */
-    bool sliding_window;       /* true: the key of this name alone says that layers see a window of positions */
+    const char *name;     /* "Qwen3ForCausalLM": architectures in config.json, and the name in messages */
+    const char *embedder; /* "Qwen3Model": the same without a head */
+    const char *type;     /* "qwen3": model_type, for files without architectures */
+    const char *chat;     /* the family of its chat templates (text/chat.h); NULL: none is known */
+    const char *const
+        *module;         /* [N_MODULES] names; * stands for the number of the layer, a second one for an expert's */
+    bool qkv_bias;       /* true: the projections q, k and v have a bias */
+    bool qk_norm;        /* true: each head of q and k is normalised before the rotary embedding */
+    bool experts;        /* true: layers may be mixtures of experts, as config.json says */
+    bool sliding_window; /* true: the key of this name alone says that layers see a window of positions */
     int32_t default_positions; /* max_position_embeddings, where config.json has none */
 };
 

@@ -22,7 +22,7 @@
 
 #define SHAPE_OF(layers)                                                                             \
     "\"vocab_size\":20,\"hidden_size\":8,\"intermediate_size\":12,\"num_hidden_layers\":" layers "," \
-    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"tie_word_embeddings\":false,"           \
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"tie_word_embeddings\":false,"             \
     "\"num_experts\":3,\"num_experts_per_tok\":2,\"moe_intermediate_size\":5}"
 #define SHAPE SHAPE_OF("12")
 

@@ -48,8 +48,8 @@ struct adapter {
     struct resting *resting; /* NULL: it is awake */
     int rank;                /* of a site without one of its own, as alpha */
     float alpha;
-    struct lora_site *at; /* [(L + 1) * LORA_SITES], by layer and site */
-    int widest;           /* the largest rank of a site, times top_k in a mixture of experts */
+    struct lora_site *at;  /* [(L + 1) * LORA_SITES], by layer and site */
+    int widest;            /* the largest rank of a site, times top_k in a mixture of experts */
     struct weight *weight; /* [n_weights]: all matrices, of which struct lora has views */
     int64_t n_weights;
     bool rslora, use[LORA_SITES];
@@ -318,10 +318,9 @@ void lora_dx(struct model *m, int layer, enum lora_input input, struct tensor dx
              const struct weight *w, void *dt);
 /* lora_experts.c: the same in a mixture of experts. The rows of y, x, dy and dx are sorted by r; `at` is scratch. */
 void lora_experts_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input,
-                          const struct routing *r, struct expert_places at, struct tensor y, struct tensor x,
-                          void *xa);
-void lora_experts_backward(struct model *m, int layer, enum lora_input input, const struct routing *r,
-                           struct tensor dy, void *xa, void *dt);
+                          const struct routing *r, struct expert_places at, struct tensor y, struct tensor x, void *xa);
+void lora_experts_backward(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor dy,
+                           void *xa, void *dt);
 void lora_experts_a_grad(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor x,
                          void *dt);
 void lora_experts_dx(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor dx,

@@ -54,8 +54,8 @@ enum { LAYER_ANY = -1, LAYER_KINDS_MAX = 3 };
 /* ---- a whole layer ------------------------------------------------------------------------------------------------*/
 
 void layer_declare(struct declared *d, int i);
-/* keep of all blocks of layer i; with LAYER_ANY room for those of any layer. What the blocks behind the first read is taken for each, or where training is not
- * meant, it is x: the residual stream is then added to where it lies. */
+/* keep of all blocks of layer i; with LAYER_ANY room for those of any layer. What the blocks behind the first read is
+ * taken for each, or where training is not meant, it is x: the residual stream is then added to where it lies. */
 void layer_keep(const struct model *m, struct carve *s, int i, int64_t T, float *x, struct layer_acts *a);
 /* scratch and scratch_back of every kind of block. */
 void layer_scratch(const struct model *m, struct carve *s, int64_t T, struct pass *p);

@@ -80,8 +80,7 @@ static void moe_forward(struct model *m, int i, struct pass *p, const struct lay
 static void experts_dw(struct model *m, const struct weight *w, struct tensor dy, struct tensor x,
                        const struct routing *r) {
     const int64_t stride = carve_size(w->N * w->K);
-    if (m->ts.full)
-        m->be->experts->linear_dw(m->be, grad_of(m, w->w), stride, dy, x, r->E, routing_places(r), w->dt);
+    if (m->ts.full) m->be->experts->linear_dw(m->be, grad_of(m, w->w), stride, dy, x, r->E, routing_places(r), w->dt);
 }
 
 /* The gradient at a row of an expert's output is its weight times that of the block's output, dy. It is taken without

@@ -25,8 +25,8 @@ void lora_experts_forward(struct model *m, const struct lora_runs *l, int layer,
     }
 }
 
-void lora_experts_backward(struct model *m, int layer, enum lora_input input, const struct routing *r,
-                           struct tensor dy, void *xa, void *dt) {
+void lora_experts_backward(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor dy,
+                           void *xa, void *dt) {
     const struct expert_ops *ops = m->be->experts;
     const struct lora *l = lora_trained_at(m, layer, input);
     const struct expert_places all = routing_places(r);

@@ -22,7 +22,7 @@ struct model_config {
     /* A mixture of experts; E is 0 without one. Each row goes through top_k of E experts with moe_F columns each in the
      * layers that sparse names, and through a dense feed-forward part of F in the others. */
     int32_t E, top_k, moe_F;
-    bool norm_topk;                 /* true: the weights of the chosen experts add up to 1 */
+    bool norm_topk;                /* true: the weights of the chosen experts add up to 1 */
     bool sparse[MODEL_LAYERS_MAX]; /* [L] */
     int32_t max_positions;
     float rms_eps;
@@ -34,8 +34,8 @@ struct model_config {
 /* Reads a config.json, named by its path: the shape of a model, without its weights. */
 enum status model_config_read(const char *path, struct model_config *out, struct err *e) MUST_USE;
 
-/* Columns of a layer's feed-forward parts, averaged over the layers: those that n rows read the weights of, together, if
- * rows chose experts at random. n 1: those that a row goes through. A dense model has F for any n. */
+/* Columns of a layer's feed-forward parts, averaged over the layers: those that n rows read the weights of, together,
+ * if rows chose experts at random. n 1: those that a row goes through. A dense model has F for any n. */
 double model_ffn_columns(const struct model_config *c, double n);
 
 struct model; /* weights, packed for the products, LoRA, gradients: all in the backend's memory */

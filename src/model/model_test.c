@@ -37,11 +37,11 @@ static const char qwen3_wide[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"vo
                                  "\"num_key_value_heads\":2,\"head_dim\":20,\"max_position_embeddings\":4000,"
                                  "\"tie_word_embeddings\":true}";
 
-/* Mixtures of experts: dense layers among them, experts that are no power of two, weights of experts that add up to 1 or
- * do not. */
-#define MOE_OF(layers, more)                                                                                  \
-    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":13,\"hidden_size\":10,"                      \
-    "\"intermediate_size\":12,\"num_hidden_layers\":" layers ",\"num_attention_heads\":4,"                    \
+/* Mixtures of experts: dense layers among them, experts that are no power of two, weights of experts that add up to 1
+ * or do not. */
+#define MOE_OF(layers, more)                                                                                \
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":13,\"hidden_size\":10,"                    \
+    "\"intermediate_size\":12,\"num_hidden_layers\":" layers ",\"num_attention_heads\":4,"                  \
     "\"num_key_value_heads\":2,\"head_dim\":6,\"max_position_embeddings\":400,\"moe_intermediate_size\":7," \
     "\"rope_theta\":100.0,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false," more "}"
 static const char moe_tiny[] = MOE_OF("3", "\"num_experts\":5,\"num_experts_per_tok\":3,\"mlp_only_layers\":[1]");

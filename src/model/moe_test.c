@@ -1,6 +1,6 @@
-/* Mixtures of experts: what the routing op chooses, also where logits are equal; that a row's experts are its own affair,
- * whatever adapters are beside it; that work is done for the chosen experts alone; the layouts of checkpoints; files of
- * adapters; what is refused. Gradients and the bits of sampling are in model_test.c. */
+/* Mixtures of experts: what the routing op chooses, also where logits are equal; that a row's experts are its own
+ * affair, whatever adapters are beside it; that work is done for the chosen experts alone; the layouts of checkpoints;
+ * files of adapters; what is refused. Gradients and the bits of sampling are in model_test.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,9 +21,9 @@
 #include "model/model.h"
 #include "tensor/experts.h"
 
-#define CONFIG_OF(experts, more)                                                                                  \
-    "{\"model_type\":\"qwen3_moe\",\"vocab_size\":90,\"hidden_size\":40,\"intermediate_size\":72,"                \
-    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":12,"                \
+#define CONFIG_OF(experts, more)                                                                                     \
+    "{\"model_type\":\"qwen3_moe\",\"vocab_size\":90,\"hidden_size\":40,\"intermediate_size\":72,"                   \
+    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":12,"                   \
     "\"max_position_embeddings\":400,\"num_experts\":" experts ",\"num_experts_per_tok\":2,\"norm_topk_prob\":true," \
     "\"moe_intermediate_size\":24,\"tie_word_embeddings\":false" more "}"
 static const char config[] = CONFIG_OF("6", "");
@@ -407,7 +407,8 @@ static void test_checkpoints(void **state) {
     }
     save_fused(m, in_tmp("short"), 1);
     assert_int_equal(model_load(in_tmp("short"), NULL, be, &back, &err), ST_INVALID);
-    assert_non_null(strstr(err.msg, "\"model.layers.0.mlp.experts.gate_up_proj\": expected shape [6, 48, 40], got [5,"));
+    assert_non_null(
+        strstr(err.msg, "\"model.layers.0.mlp.experts.gate_up_proj\": expected shape [6, 48, 40], got [5,"));
     model_free(m);
 }
 
@@ -431,7 +432,8 @@ static void test_router_is_exact(void **state) {
     model_free(m);
 }
 
-/* A new adapter's files say what rank experts have, by patterns that PEFT reads; loaded again it gives the same bits. */
+/* A new adapter's files say what rank experts have, by patterns that PEFT reads; loaded again it gives the same bits.
+ */
 static void test_adapter_files(void **state) {
     (void)state;
     struct model *m = make(config, be);

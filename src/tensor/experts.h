@@ -13,19 +13,15 @@
  *                   Fills in all of the routing. given: r->expert has the choices, which are taken as they are.
  * route_grad        d loss / d logits, [T,E], overwritten, for dweight [T,k], d loss / d weight. Where normalised, with
  *                   w the weights and c = sum_j dweight_j w_j (j ascending): w_e (dweight_e - c) for the chosen, else
- *                   0. Otherwise p_e (dweight_e - c) with c = sum_j dweight_j p_j, dweight_e being 0 for those that were
- *                   not chosen.
- * rows_of           the places whose rows are in [row, row + n), for each expert.
- * gather            y[place] = x[row of the place].
- * linear            rows lo[e] to hi[e] of y, with w[e], for each expert e: scale (x W^T), the bits of linear and then
- *                   one multiplication; or, where it accumulates, linear that begins at y (scale is 1 then). Other rows
- *                   stay as they are.
- * linear_dx         the same with linear_dx.
- * linear_dw         linear_dw over the places of each expert, into dw + e * stride.
- * combine           y[t] begins at z[t] (z.data NULL: at 0; y may be z), then, j ascending: y = fma(weight_j, o[place],
- *                   y), or without weights y = y + o[place].
- * dot               dweight[pair] = <a[place], b[place]>: 16 lanes of fused multiply-adds, folded as in ops.h.
- * scale             x[place] *= weight[pair]. */
+ *                   0. Otherwise p_e (dweight_e - c) with c = sum_j dweight_j p_j, dweight_e being 0 for those that
+ * were not chosen. rows_of           the places whose rows are in [row, row + n), for each expert. gather y[place] =
+ * x[row of the place]. linear            rows lo[e] to hi[e] of y, with w[e], for each expert e: scale (x W^T), the
+ * bits of linear and then one multiplication; or, where it accumulates, linear that begins at y (scale is 1 then).
+ * Other rows stay as they are. linear_dx         the same with linear_dx. linear_dw         linear_dw over the places
+ * of each expert, into dw + e * stride. combine           y[t] begins at z[t] (z.data NULL: at 0; y may be z), then, j
+ * ascending: y = fma(weight_j, o[place], y), or without weights y = y + o[place]. dot               dweight[pair] =
+ * <a[place], b[place]>: 16 lanes of fused multiply-adds, folded as in ops.h. scale             x[place] *=
+ * weight[pair]. */
 #ifndef KERNELRL_TENSOR_EXPERTS_H
 #define KERNELRL_TENSOR_EXPERTS_H
 

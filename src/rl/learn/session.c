@@ -231,8 +231,8 @@ static enum status open_verdicts(const struct train_options *o, bool training, c
     return open_prototypes(o, s, e);
 }
 
-/* In a mixture of experts an update changes which experts tokens go through, and so their probabilities by more than its
- * size would say. */
+/* In a mixture of experts an update changes which experts tokens go through, and so their probabilities by more than
+ * its size would say. */
 static void warn_of_router_shift(const struct train_options *o, const struct model *m) {
     if (model_cfg(m)->E == 0) return;
     if (o->update.num_substeps > 1 || o->update.update_epochs > 1 || o->max_staleness > 0)

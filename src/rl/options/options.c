@@ -49,9 +49,9 @@ const char *const precision_names[] = {CHOICE_NAMES(PRECISION_LIST)};
                "bf16 matrices they decode to. auto: as the checkpoint has them. bf16: a checkpoint in codes is "       \
                "decoded.")
 
-#define EXPERT_RANK_KEY(S)                                                                                             \
-    KEY_INT(S, lora_expert_rank, "0", "[-1,1024]",                                                                     \
-            "Rank of the LoRA adapter on each expert of a mixture. 0: lora_rank / num_experts_per_tok, at least 1. "   \
+#define EXPERT_RANK_KEY(S)                                                                                           \
+    KEY_INT(S, lora_expert_rank, "0", "[-1,1024]",                                                                   \
+            "Rank of the LoRA adapter on each expert of a mixture. 0: lora_rank / num_experts_per_tok, at least 1. " \
             "-1: only attention is adapted. Another model than a mixture takes 0 alone.")
 
 enum status expert_rank_check(const struct config *c, int64_t lora_rank, int64_t expert_rank, struct err *e) {
