@@ -175,6 +175,11 @@ static void test_onpolicy(void **state) {
     }
 }
 
+static int check_bf16(char *dir) {
+    char *argv[] = {(char *)"selfcheck", (char *)"golden", dir, (char *)"--dtype", (char *)"bf16", NULL};
+    return cmd_selfcheck(5, argv);
+}
+
 /* A mixture in bf16 is held to the experts of float32; a router of another model is seen all the same. */
 static void test_golden_mixture(void **state) {
     (void)state;
@@ -187,18 +192,16 @@ static void test_golden_mixture(void **state) {
     str_addf(&dir, "%s/golden/qwen3_moe", data);
     char tmp[] = "/tmp/kernelrl-selfcheck-XXXXXX";
     assert_non_null(mkdtemp(tmp));
-    char *argv[] = {(char *)"selfcheck", (char *)"golden", dir.p, (char *)"--dtype", (char *)"bf16", NULL};
-    assert_int_equal(cmd_selfcheck(5, argv), 0);
-    argv[2] = tmp;
+    assert_int_equal(check_bf16(dir.p), 0);
     str_addf(&sub, "%s/adapter", tmp);
     assert_int_equal(fs_mkdirs(sub.p, &err), ST_OK);
     static const char *const files[] = {"adapter/adapter_config.json", "adapter/adapter_model.safetensors",
                                         "expected.safetensors", "model.safetensors"};
     for (size_t k = 0; k < ARRAY_LEN(files); k++) copy_file(dir.p, tmp, files[k], NULL, 0);
     copy_file(dir.p, tmp, "config.json", "\"num_experts_per_tok\": 2", '3');
-    assert_int_equal(cmd_selfcheck(5, argv), 1);
+    assert_int_equal(check_bf16(tmp), 1);
     copy_file(dir.p, tmp, "config.json", NULL, 0);
-    assert_int_equal(cmd_selfcheck(5, argv), 0);
+    assert_int_equal(check_bf16(tmp), 0);
     assert_int_equal(fs_remove(tmp, &err), ST_OK);
 }
 

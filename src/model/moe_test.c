@@ -220,7 +220,7 @@ static void test_ties(void **state) {
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++) {
         const char *expert = strstr(p[i].name, ".experts.");
-        const bool other = expert && atoi(expert + strlen(".experts.")) >= K;
+        const bool other = expert && strtol(expert + strlen(".experts."), NULL, 10) >= K;
         if (other || str_has_suffix(p[i].name, ".mlp.gate.weight"))
             for (int64_t j = 0; j < p[i].n; j++) p[i].w[j] = other ? NAN : 0.0f;
     }

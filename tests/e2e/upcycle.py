@@ -2,7 +2,8 @@
 """upcycle.py DENSE OUT [EXPERTS [CHOSEN [NOISE]]]: a mixture of experts out of a dense Qwen3 model.
 
 Each expert is a copy of the dense feed-forward part whose rows are stretched by random factors of spread NOISE, so
-that experts differ; routers are random. The weights of the chosen experts add up to 1, so without noise the mixture is the dense model.
+that experts differ; routers are random. The weights of the chosen experts add up to 1, so without noise the mixture is
+the dense model.
 """
 import json
 import pathlib
