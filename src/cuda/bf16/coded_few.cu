@@ -109,7 +109,7 @@ static __global__ void __launch_bounds__(of_kernel<NT, TEAM>::THREADS, 1)
         PANEL = 8 * NT * DEPTH,
         X_BYTES = SLICE * PANEL * 2
     };
-    enum { BATONS = NT > 2 ? NT / 2 : 1, TILES = NT / BATONS }; /* with two, the next warp begins while this one goes on */
+    enum { BATONS = NT > 4 ? 2 : 1, TILES = NT / BATONS }; /* with two, the next warp begins while this one goes on */
     __shared__ float2 pairs[NF4 ? PAIRS : 1][PAIR_COPIES]; /* the values of the two codes of a byte */
     __shared__ float nested_map[NF4 ? NF4_SCALES : 1];
     uint8_t *const stage = reinterpret_cast<uint8_t *>(aligned_tiles(shared));
