@@ -20,7 +20,9 @@ PACKAGES = (
 
 def index():
     """The index that pip uses."""
-    said = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True
+    )
     if os.environ.get("PIP_INDEX_URL") or said.stdout.strip():
         return os.environ.get("PIP_INDEX_URL") or said.stdout.strip()
     from pip._internal.models.index import PyPI
