@@ -532,7 +532,7 @@ struct prompt_budget {
 static struct prompt_budget prompt_budget(const struct engine *en) {
     const struct model_config *c = &en->cfg;
     const double heads = (double)c->H * c->K, kv_heads = (double)c->G * c->K,
-                 products = (double)c->D * (2 * heads + 2 * kv_heads + 3.0 * c->F);
+                 products = (double)c->D * (2 * heads + 2 * kv_heads + 3.0 * model_ffn_columns(c, 1));
     return (struct prompt_budget){en->opt.prefill_tokens, 2 * heads / products, false};
 }
 

@@ -27,6 +27,9 @@ struct adapter_shape {
     int rank; /* 1..4096 */
     float alpha;
     unsigned parts; /* of enum adapter_part; 0: ADAPTER_LAYERS */
+    /* Of each expert of a mixture, whose alpha / rank is the same. 0: rank / experts a token, at least 1. -1: no part
+     * of the MLP. A model without experts takes 0 alone (ST_INVALID). */
+    int expert_rank;
 };
 
 /* ---- coming and going ---------------------------------------------------------------------------------------------

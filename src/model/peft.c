@@ -49,7 +49,7 @@ static enum status other_base(const json_t *peft, struct err *e, enum status st)
 static void sites_of(const struct model *m, const struct st_file *f, bool use[LORA_SITES]) {
     for (int s = 0; s < LORA_SITES; s++) {
         CLEANUP_STR struct str name = STR_INIT;
-        adapter_tensor(m->cfg.arch, s, 0, "lora_A.weight", &name);
+        adapter_tensor(&m->cfg, s, 0, 0, "lora_A.weight", &name);
         use[s] = st_find(f, name.p) != NULL;
     }
 }
@@ -184,15 +184,33 @@ static enum status site_from(const json_t *j, const char *module, struct lora_si
     return ST_OK;
 }
 
+/* Experts of one mixture are alike: their products are done together. */
+static enum status site_at(const struct model *m, const json_t *j, int layer, int site, struct lora_site *out,
+                           struct err *e) {
+    const enum arch_module at = adapter_module(&m->cfg, site, layer);
+    const int64_t copies = at == (enum arch_module)site ? 1 : m->cfg.E;
+    const struct lora_site usual = *out;
+    for (int64_t k = 0; k < copies; k++) {
+        CLEANUP_STR struct str module = STR_INIT;
+        struct lora_site own = usual;
+        arch_expert_tensor(m->cfg.arch, at, layer, k, "", &module);
+        module.p[module.len - 1] = 0; /* without the dot */
+        TRY(site_from(j, module.p, &own, e));
+        if (k == 0) *out = own;
+        if (own.rank != out->rank || own.alpha != out->alpha)
+            return FAIL(e, ST_UNSUPPORTED,
+                        "rank_pattern, alpha_pattern: %s has another rank or alpha than expert 0, which is not "
+                        "supported",
+                        module.p);
+    }
+    return ST_OK;
+}
+
 /* The rank and alpha of every site. */
 static enum status sites_from(const struct model *m, const json_t *j, struct lora_site *at, struct err *e) {
     for (int i = 0; i <= m->cfg.L; i++)
         for (int s = 0; s < LORA_SITES; s++) {
-            CLEANUP_STR struct str module = STR_INIT;
-            if ((i == m->cfg.L) != (s == MODULE_HEAD)) continue;
-            arch_tensor(m->cfg.arch, (enum arch_module)s, i, "", &module);
-            module.p[module.len - 1] = 0; /* without the dot */
-            TRY(site_from(j, module.p, &at[i * LORA_SITES + s], e));
+            if ((i == m->cfg.L) == (s == MODULE_HEAD)) TRY(site_at(m, j, i, s, &at[i * LORA_SITES + s], e));
         }
     return ST_OK;
 }
@@ -304,6 +322,13 @@ static json_t *config_of(const struct model *m, const struct adapter *ad) {
     json_object_set_new(j, "fan_in_fan_out", json_false());
     json_object_set_new(j, "inference_mode", json_true());
     json_object_set_new(j, "use_rslora", json_boolean(ad->rslora));
+    const int expert_rank = adapter_expert_rank(m, ad);
+    if (!ad->peft && expert_rank > 0) {
+        static const char experts[] = "mlp\\.experts\\.\\d+\\.(gate|up|down)_proj";
+        const double alpha = (double)(ad->alpha * (float)expert_rank / (float)ad->rank);
+        json_object_set_new(j, "rank_pattern", json_pack("{s:i}", experts, expert_rank));
+        json_object_set_new(j, "alpha_pattern", json_pack("{s:f}", experts, alpha));
+    }
     if (m->name) json_object_set_new(j, "base_model_name_or_path", json_string(m->name));
     if (!json_object_get(j, "base_model_name_or_path")) json_object_set_new(j, "base_model_name_or_path", json_null());
     json_t *targets = json_array();

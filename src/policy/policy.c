@@ -92,7 +92,7 @@ static enum status load(const struct policy_options *o, const struct policy *p, 
 enum status policy_load(const struct policy_options *o, struct policy *p, struct err *e) {
     TRY(load(o, p, false, &p->model, e));
     if (p->start_adapter) return model_lora_load(p->model, p->start, e);
-    const struct adapter_shape shape = {o->lora.rank, o->lora.alpha, o->lora.parts};
+    const struct adapter_shape shape = {o->lora.rank, o->lora.alpha, o->lora.parts, o->lora.expert_rank};
     return shape.rank > 0 ? model_lora_create(p->model, &shape, o->lora.seed, e) : ST_OK;
 }
 

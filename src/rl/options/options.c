@@ -49,6 +49,16 @@ const char *const precision_names[] = {CHOICE_NAMES(PRECISION_LIST)};
                "bf16 matrices they decode to. auto: as the checkpoint has them. bf16: a checkpoint in codes is "       \
                "decoded.")
 
+#define EXPERT_RANK_KEY(S)                                                                                           \
+    KEY_INT(S, lora_expert_rank, "0", "[-1,1024]",                                                                   \
+            "Rank of the LoRA adapter on each expert of a mixture. 0: lora_rank / num_experts_per_tok, at least 1. " \
+            "-1: only attention is adapted. Another model than a mixture takes 0 alone.")
+
+enum status expert_rank_check(const struct config *c, int64_t lora_rank, int64_t expert_rank, struct err *e) {
+    if (lora_rank > 0 || expert_rank == 0) return ST_OK;
+    return config_reject(c, "lora_expert_rank", e, "all parameters are trained: expected 0, or lora_rank above 0");
+}
+
 enum status base_dtype_check(const struct config *c, int base_dtype, int64_t lora_rank, struct err *e) {
     if (lora_rank > 0 || base_dtype == BASE_AUTO || base_dtype == BASE_BF16) return ST_OK;
     return config_reject(c, "base_dtype", e, "%s is of a base that is not trained: expected lora_rank above 0",
@@ -87,6 +97,7 @@ static const struct config_key train_keys[] = {
         "then are those to what the sampler recorded, and ratio_correction may bound them."),
     KEY_INT(T, threads, "0", "[0,256]", "Threads of the engine, and of kernels and PyTorch alike. 0: all CPUs."),
     KEY_INT(T, lora_rank, "32", "[0,1024]", "Rank of the LoRA adapter; 0 trains all parameters."),
+    EXPERT_RANK_KEY(T),
     KEY_FLOAT(T, lora_alpha, "32", "(0,)", "LoRA scale numerator; updates are scaled by alpha / rank."),
     KEY_FLOAT_AT(T, "learning_rate", update.adam.learning_rate, "1e-4", "(0,1]", "AdamW step size after warm-up."),
     KEY_INT(T, warmup_steps, "0", "[0,)", "Optimizer steps over which the learning rate rises from 0."),
@@ -487,6 +498,7 @@ static const struct config_key sft_keys[] = {
     KEY_CHOICE(T, save_dtype, SAVED_LIST, "bf16", "Type of the final weights; while training they are kept in f32."),
     KEY_STRING_OPT(T, renderer_name, "null", "Chat template of rows without one. null: the model's own."),
     KEY_INT(T, lora_rank, "0", "[0,1024]", "Rank of the LoRA adapter; 0 trains all parameters."),
+    EXPERT_RANK_KEY(T),
     KEY_FLOAT(T, lora_alpha, "32", "(0,)", "LoRA scale numerator."),
     KEY_FLOAT_AT(T, "learning_rate", update.adam.learning_rate, "1e-4", "(0,1]", "AdamW step size after warm-up."),
     KEY_FLOAT(T, min_lr_ratio, "0.1", "[0,1]", "The cosine schedule ends at this share of learning_rate."),
@@ -518,6 +530,7 @@ const struct config_schema sft_schema = {.key = sft_keys, .count = ARRAY_LEN(sft
 
 enum status sft_options_check(const struct config *c, const T *o, struct err *e) {
     TRY(base_dtype_check(c, o->base_dtype, o->lora_rank, e));
+    TRY(expert_rank_check(c, o->lora_rank, o->lora_expert_rank, e));
     return check_device(c, o->device, e);
 }
 #undef T

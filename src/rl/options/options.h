@@ -130,7 +130,7 @@ struct train_options {
     int dtype;      /* enum dtype_choice */
     int base_dtype; /* enum base_dtype_choice */
     int numerics;   /* enum numerics */
-    int64_t lora_rank, seed, threads, activation_memory, kv_memory;
+    int64_t lora_rank, lora_expert_rank, seed, threads, activation_memory, kv_memory;
     const char *ranks; /* as comm_open takes it */
     double peer_timeout;
     int64_t gpus; /* ranks that `train` starts by mpirun; 0 or 1: none */
@@ -194,6 +194,8 @@ extern const char *const dtype_names[];
 extern const char *const base_dtype_names[];
 /* A rule of both tables: a base in codes has an adapter that is trained. */
 enum status base_dtype_check(const struct config *c, int base_dtype, int64_t lora_rank, struct err *e) MUST_USE;
+/* Likewise, of an adapter's rank on experts. */
+enum status expert_rank_check(const struct config *c, int64_t lora_rank, int64_t expert_rank, struct err *e) MUST_USE;
 extern const struct config_schema train_schema;
 extern const char *const precision_names[];
 
@@ -225,8 +227,8 @@ struct sft_options {
     int save_dtype; /* enum saved_dtype */
     int dtype;      /* enum dtype_choice */
     int base_dtype; /* enum base_dtype_choice */
-    int64_t lora_rank, batch_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads, save_every,
-        log_every, activation_memory;
+    int64_t lora_rank, lora_expert_rank, batch_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,
+        save_every, log_every, activation_memory;
     double lora_alpha, min_lr_ratio, stop_after_minutes, prompt_loss_weight;
     const char *ranks; /* these three as in train_options */
     double peer_timeout;
