@@ -1,7 +1,7 @@
 """A plugin of pytest: server tests of vLLM and of llama.cpp meet `kernelrl serve` at $SUITE_URL. What they import of
-vLLM and torch is replaced, and so is what would start their own server or fetch a model. A test that $SUITE_SKIPS names does
-not apply, for the reason that stands there, and must fail; one that looks at the other program's own classes without a
-server is skipped. $SUITE_RESULTS gets a line a test: a word, its name, what there is to say."""
+vLLM and torch is replaced, and so is what would start their own server or fetch a model. A test that $SUITE_SKIPS
+names does not apply, for the reason that stands there, and must fail; one that looks at the other program's own
+classes without a server is skipped. $SUITE_RESULTS gets a line a test: a word, its name, what there is to say."""
 
 import fnmatch
 import importlib.abc
