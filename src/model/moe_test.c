@@ -593,6 +593,15 @@ static void test_fused_files(void **state) {
     CLEANUP_FREE float *each = logits_of(other, ids, T, c);
     assert_memory_equal(each, want, sizeof *each * T * V);
 
+    /* Into an adapter of another rank. */
+    struct model *wide = make(config, be);
+    CHECK(model_lora_create(wide, &(struct adapter_shape){8, 16, 0, RANK + 1}, 1, &err));
+    CHECK(model_train_prepare(wide, TRAIN_LORA, &err));
+    CLEANUP_STR struct str file = STR_INIT;
+    str_addf(&file, "%s/adapter_model.safetensors", dir.p);
+    assert_int_equal(model_params_load(wide, file.p, &err), ST_INVALID);
+    assert_non_null(strstr(err.msg, "is of rank 6, expected 8"));
+    model_free(wide);
     /* What is damaged. */
     edit_config(dir.p, "rank_pattern", json_object());
     assert_int_equal(model_adapter_load(other, dir.p, &c, &err), ST_INVALID);

@@ -184,6 +184,10 @@ static void put_site(struct model *m, const struct adapter *ad, int layer, int s
 
 static enum status read_pair(struct model *m, const struct adapter *ad, int layer, const struct pair_sites *of,
                              const struct pair_tensors *t, struct err *e) {
+    const int64_t r = site_of(ad, layer, of->first)->rank, R = t->a->dim[0] / m->cfg.E;
+    if (R != r && R != of->n * r)
+        return FAIL(e, ST_INVALID, "%s: tensor \"%s\" is of rank %lld, expected %lld", t->a->file, t->a->name,
+                    (long long)R, (long long)(of->n * r));
     for (int b = 0; b < 2; b++) {
         const struct st_tensor *from = b ? t->b : t->a;
         CLEANUP_FREE float *values = xmalloc((size_t)from->numel * sizeof *values);
