@@ -33,8 +33,9 @@ def plain_name(name):  # PEFT calls a parameter of an adapter by the adapter's n
 
 
 def by_expert(name, value, experts):
-    """The tensors of each expert, where newer versions hold those of a layer in one. Of an adapter, gate's and up's rows
-    of A lie one under the other (src/model/peft_experts.c)."""
+    """The tensors of each expert, where newer versions hold those of a layer in one.
+
+    Of an adapter, gate's and up's rows of A lie one under the other (src/model/peft_experts.c)."""
     front, found, last = name.partition(".mlp.experts.")
     if not found or last[0].isdigit():
         return [(name, value)]

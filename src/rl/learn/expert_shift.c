@@ -3,12 +3,15 @@
 #include <math.h>
 #include <string.h>
 
-/* The rows of samples, prompts in front of each, as far as they fit. */
+/* The rows of samples, prompts in front of each, as far as they fit; the first one does. */
 static void lay_out(struct expert_shift *x, struct arena *memory, int adapter, struct sample_group *const *groups,
                     int n, int64_t rows) {
-    int32_t *ids = arena_array(memory, int32_t, rows);
     int samples = 0;
-    for (int i = 0; i < n; i++) samples += groups[i]->n;
+    int64_t longest = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < groups[i]->n; j++, samples++)
+            longest = i64_max(longest, (int64_t)groups[i]->prompt.len + groups[i]->ep[j].sample.n);
+    int32_t *ids = arena_array(memory, int32_t, i64_max(rows, longest));
     struct segment *seg = arena_array(memory, struct segment, samples);
     int64_t T = 0;
     int count = 0;
@@ -16,7 +19,7 @@ static void lay_out(struct expert_shift *x, struct arena *memory, int adapter, s
         for (int j = 0; j < groups[i]->n; j++) {
             const struct sample_group *g = groups[i];
             const int64_t prompt = (int64_t)g->prompt.len, own = g->ep[j].sample.n;
-            if (own < 1 || T + prompt + own > rows) continue;
+            if (own < 1 || (T > 0 && T + prompt + own > rows)) continue;
             memcpy(ids + T, g->prompt.p, (size_t)prompt * sizeof *ids);
             memcpy(ids + T + prompt, g->ep[j].sample.ids, (size_t)own * sizeof *ids);
             seg[count++] = (struct segment){T, prompt + own, -1, adapter};
