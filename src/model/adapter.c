@@ -24,6 +24,8 @@ const char *adapter_base_name(const char *tensor) {
     return str_has_prefix(tensor, peft_outer) ? tensor + strlen(peft_outer) : NULL;
 }
 
+void adapter_outer_name(struct str *out) { str_adds(out, peft_outer); }
+
 /* ---- one adapter --------------------------------------------------------------------------------------------------*/
 
 static bool is_part(int site, unsigned parts) {
@@ -456,6 +458,7 @@ enum status model_adapter_copy(struct model *m, int from, int *index, struct err
     ASSERT(ad->n_w == of->n_w);
     m->be->mem_copy(m->be, ad->w, of->w, (size_t)of->n_w * sizeof(float));
     ad->peft = json_incref(of->peft);
+    ad->fused = of->fused;
     adapter_pack(m, ad);
     *index = adapter_add(m, ad);
     return m->be->sync(m->be, e);

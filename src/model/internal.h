@@ -53,6 +53,7 @@ struct adapter {
     struct weight *weight; /* [n_weights]: all matrices, of which struct lora has views */
     int64_t n_weights;
     bool rslora, use[LORA_SITES];
+    bool fused;          /* true: its file had one pair of tensors for all experts of a layer */
     int32_t stamp;       /* > 0; of these weights: no others of the model have or had it */
     int64_t used, bytes; /* as in struct adapter_info */
     json_t *peft;        /* adapter_config.json as loaded, or NULL */
@@ -234,8 +235,9 @@ struct model {
     int n_adapters, cap_adapters;
     int widest, n_heads; /* of the adapters: the largest struct adapter.widest; how many act on the head */
     int n_prepared;      /* so many have gradients */
-    int32_t stamps;      /* given so far */
-    int64_t passes;      /* batches and steps, for adapter_info.used */
+    enum expert_files expert_files;
+    int32_t stamps; /* given so far */
+    int64_t passes; /* batches and steps, for adapter_info.used */
 
     bool full;                   /* true: the base is trained */
     uint64_t version;            /* counts changes of the base: a cache of older weights is worth nothing */
@@ -346,8 +348,31 @@ void adapter_tensor(const struct model_config *c, int site, int layer, int64_t e
                     struct str *out);
 /* A tensor's name without what PEFT puts in front of it; NULL: that is not there. */
 const char *adapter_base_name(const char *tensor);
+void adapter_outer_name(struct str *out); /* appends what PEFT puts there */
 /* The rank of the first site in a mixture of experts; 0: it has none. */
 int adapter_expert_rank(const struct model *m, const struct adapter *ad);
+/* peft.c: what rank_pattern and alpha_pattern say of a module, into *s. */
+enum status peft_site(const json_t *j, const char *module, struct lora_site *s, struct err *e) MUST_USE;
+/* peft_experts.c: files in which a pair of tensors acts on all experts of a layer. Whether f is one: */
+bool fused_experts_in(const struct model *m, const struct st_file *f);
+bool fused_experts_named(const struct model *m, const char *name); /* whether a tensor is of such a pair */
+/* Adds the sites that the pairs act on to use, and their ranks and alphas to at; j is adapter_config.json, and `usual`
+ * has its r and lora_alpha. */
+enum status fused_experts_sites(const struct model *m, const struct st_file *f, const json_t *j, bool rslora,
+                                const struct lora_site *usual, bool *use, struct lora_site *at, struct err *e) MUST_USE;
+/* Reads all weights of an adapter whose sites these are. */
+enum status fused_experts_read(struct model *m, const struct st_file *f, const struct adapter *ad,
+                               struct err *e) MUST_USE;
+/* Whether such a file can say what an adapter is, to the last bit. */
+bool fused_experts_fit(const struct model *m, const struct adapter *ad);
+enum status fused_experts_write(const struct model *m, const struct adapter *ad, const char *const *metadata,
+                                const char *path, struct err *e) MUST_USE;
+/* Puts the ranks and alphas of experts into adapter_config.json where they are not those of all modules, under their
+ * own names and under those of the pairs, which PEFT looks for where transformers holds all experts of a layer
+ * together. */
+void fused_experts_patterns(const struct model *m, const struct adapter *ad, bool fused, json_t *j);
+void fused_experts_targets(const struct model *m, const struct adapter *ad, bool fused,
+                           json_t *j); /* target_parameters */
 /* The adapter of an index; NULL: there is none, and rows go through the base. */
 struct adapter *adapter_of(const struct model *m, int index);
 /* The same, where it must be there and awake: ST_INVALID. */

@@ -528,7 +528,9 @@ enum status model_params_load(struct model *m, const char *path, struct err *e) 
     const struct param *p = model_params(m, &n);
     struct st_file f;
     TRY(st_open(path, &f, e));
-    enum status st = params_read(m, p, n, &f, e);
+    const struct adapter *own = adapter_of(m, ADAPTER_OWN);
+    const bool fused = own && p == own->param && fused_experts_in(m, &f);
+    enum status st = fused ? fused_experts_read(m, &f, own, e) : params_read(m, p, n, &f, e);
     st_close(&f);
     model_params_changed(m);
     return st;

@@ -454,7 +454,7 @@ static void test_adapter_files(void **state) {
     json_t *j;
     CHECK(js_load(in_tmp("adapter/adapter_config.json"), 1 << 20, &j, &err));
     json_t *ranks = json_object_get(j, "rank_pattern");
-    assert_int_equal(json_object_size(ranks), 1);
+    assert_int_equal(json_object_size(ranks), 5); /* three modules, and two by the names of all experts' parameters */
     json_object_clear(ranks);
     json_object_set_new(ranks, "mlp\\.experts\\.4\\.up_proj", json_integer(4));
     CLEANUP_FREE char *text = json_dumps(j, 0);
@@ -462,6 +462,240 @@ static void test_adapter_files(void **state) {
     CHECK(fs_write_atomic(in_tmp("adapter/adapter_config.json"), text, strlen(text), &err));
     assert_int_equal(model_adapter_load(m, in_tmp("adapter"), &b, &err), ST_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "model.layers.0.mlp.experts.4.up_proj has another rank"));
+    model_free(m);
+}
+
+/* Weights of an adapter by name. */
+static float *weights_named(struct model *m, int adapter, const char *name, const struct param **out) {
+    const struct train_set s = model_train_set(m, adapter);
+    for (int i = 0; i < s.n; i++)
+        if (strcmp(s.param[i].name, name) == 0) {
+            if (out) *out = &s.param[i];
+            return s.param[i].w;
+        }
+    fail_msg("no weights %s", name);
+    return NULL;
+}
+
+static void expert_name(char *out, size_t n, int layer, int expert, const char *module, char matrix) {
+    snprintf(out, n, "base_model.model.model.layers.%d.mlp.experts.%d.%s.lora_%c.weight", layer, expert, module,
+             matrix);
+}
+
+/* Sets members of adapter_config.json; NULL: removes it. */
+static void edit_config(const char *dir, const char *key, json_t *value) {
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/adapter_config.json", dir);
+    json_t *j;
+    CHECK(js_load(path.p, 1 << 20, &j, &err));
+    if (value)
+        json_object_set_new(j, key, value);
+    else
+        json_object_del(j, key);
+    CLEANUP_FREE char *text = json_dumps(j, 0);
+    json_decref(j);
+    CHECK(fs_write_atomic(path.p, text, strlen(text), &err));
+}
+
+static bool has_tensor(const char *dir, const char *name) {
+    CLEANUP_STR struct str path = STR_INIT;
+    struct st_file f;
+    str_addf(&path, "%s/adapter_model.safetensors", dir);
+    CHECK(st_open(path.p, &f, &err));
+    const bool there = st_find(&f, name) != NULL;
+    st_close(&f);
+    return there;
+}
+
+static void refuse_fused_of_dense(void) {
+    struct model *m;
+    CHECK(model_init(CONFIG_OF("6", ",\"mlp_only_layers\":[0,1,2]"), 1, NULL, be, &m, &err));
+    CHECK(model_expert_files(m, EXPERT_FILES_AUTO, &err));
+    assert_int_equal(model_expert_files(m, EXPERT_FILES_FUSED, &err), ST_INVALID);
+    model_free(m);
+}
+
+/* One pair of tensors for all experts of a layer: where each number stands, and that it comes back bit for bit. */
+static void test_fused_files(void **state) {
+    (void)state;
+    enum { D = 40, F = 24, RANK = 3 };
+    struct model *m = make(config, be);
+    const int a = adapter_with(m, 8, RANK, 1);
+    CHECK(model_adapter_prepare(m, a, &err)); /* lists its weights */
+    CLEANUP_FREE float *want = logits_of(m, ids, T, a);
+    CHECK(model_expert_files(m, EXPERT_FILES_FUSED, &err));
+    CLEANUP_STR struct str dir = STR_INIT, again = STR_INIT, path = STR_INIT;
+    str_adds(&dir, in_tmp("fused-adapter"));
+    str_adds(&again, in_tmp("fused-again"));
+    CHECK(model_adapter_save(m, a, dir.p, &err));
+    static const char inner[] = "base_model.model.model.layers.2.mlp.experts.base_layer.lora_A.weight";
+    static const char outer[] = "base_model.model.model.layers.2.mlp.experts.lora_B.weight";
+    assert_true(has_tensor(dir.p, inner) && has_tensor(dir.p, outer));
+    assert_false(has_tensor(dir.p, "base_model.model.model.layers.2.mlp.experts.0.up_proj.lora_A.weight"));
+
+    /* Column i E + e of B, row e R + i of A; up behind gate. */
+    struct st_file f;
+    str_addf(&path, "%s/adapter_model.safetensors", dir.p);
+    CHECK(st_open(path.p, &f, &err));
+    const struct st_tensor *t;
+    CLEANUP_FREE float *ga = xmalloc(2 * RANK * E * D * sizeof(float)),
+                       *gb = xmalloc(2 * F * 2 * RANK * E * sizeof(float)), *db = xmalloc(D * RANK * E * sizeof(float));
+    CHECK(st_get(&f, inner, 2, (const int64_t[]){2 * RANK * E, D}, &t, &err));
+    CHECK(st_read_f32(t, ga, &err));
+    CHECK(st_get(&f, "base_model.model.model.layers.2.mlp.experts.base_layer.lora_B.weight", 2,
+                 (const int64_t[]){2 * F, 2 * RANK * E}, &t, &err));
+    CHECK(st_read_f32(t, gb, &err));
+    CHECK(st_get(&f, outer, 2, (const int64_t[]){D, RANK * E}, &t, &err));
+    CHECK(st_read_f32(t, db, &err));
+    st_close(&f);
+    for (int e = 0; e < E; e++)
+        for (int i = 0; i < RANK; i++)
+            for (int up = 0; up < 2; up++) {
+                char name[2][96];
+                const int row = up * RANK + i;
+                expert_name(name[0], sizeof name[0], 2, e, up ? "up_proj" : "gate_proj", 'A');
+                expert_name(name[1], sizeof name[1], 2, e, up ? "up_proj" : "gate_proj", 'B');
+                assert_memory_equal(weights_named(m, a, name[0], NULL) + i * D, ga + (e * 2 * RANK + row) * D,
+                                    D * sizeof(float));
+                for (int o = 0; o < F; o++) {
+                    assert_true(gb[(up * F + o) * 2 * RANK * E + row * E + e] ==
+                                weights_named(m, a, name[1], NULL)[o * RANK + i]);
+                    assert_true(gb[((1 - up) * F + o) * 2 * RANK * E + row * E + e] == 0);
+                }
+                expert_name(name[0], sizeof name[0], 2, e, "down_proj", 'B');
+                for (int o = 0; o < D; o++)
+                    assert_true(db[o * RANK * E + i * E + e] == weights_named(m, a, name[0], NULL)[o * RANK + i]);
+            }
+
+    /* Read, it is what it was, and is written so again unless tensors of each expert are asked for. */
+    struct model *other = make(config, be);
+    int b, c;
+    struct adapter_info info;
+    CHECK(model_adapter_load(other, dir.p, &b, &err));
+    assert_true(model_adapter_info(other, b, &info));
+    assert_true(info.shape.rank == 8 && info.shape.expert_rank == RANK);
+    CLEANUP_FREE float *got = logits_of(other, ids, T, b);
+    assert_memory_equal(got, want, sizeof *got * T * V);
+    CHECK(model_adapter_prepare(other, b, &err));
+    const struct train_set x = model_train_set(m, a), y = model_train_set(other, b);
+    assert_int_equal(x.n, y.n);
+    for (int i = 0; i < x.n; i++) {
+        assert_string_equal(x.param[i].name, y.param[i].name);
+        assert_memory_equal(x.param[i].w, y.param[i].w, (size_t)x.param[i].n * sizeof(float));
+    }
+    model_adapter_release(other, b);
+    CHECK(model_adapter_save(other, b, again.p, &err));
+    assert_true(has_tensor(again.p, inner));
+    CHECK(model_expert_files(other, EXPERT_FILES_EACH, &err));
+    CHECK(model_adapter_save(other, b, again.p, &err));
+    assert_false(has_tensor(again.p, inner));
+    CHECK(model_adapter_load(other, again.p, &c, &err));
+    CLEANUP_FREE float *each = logits_of(other, ids, T, c);
+    assert_memory_equal(each, want, sizeof *each * T * V);
+
+    /* Into an adapter of another rank. */
+    struct model *wide = make(config, be);
+    CHECK(model_lora_create(wide, &(struct adapter_shape){8, 16, 0, RANK + 1}, 1, &err));
+    CHECK(model_train_prepare(wide, TRAIN_LORA, &err));
+    CLEANUP_STR struct str file = STR_INIT;
+    str_addf(&file, "%s/adapter_model.safetensors", dir.p);
+    assert_int_equal(model_params_load(wide, file.p, &err), ST_INVALID);
+    assert_non_null(strstr(err.msg, "is of rank 6, expected 8"));
+    model_free(wide);
+    /* What is damaged. */
+    edit_config(dir.p, "rank_pattern", json_object());
+    assert_int_equal(model_adapter_load(other, dir.p, &c, &err), ST_INVALID);
+    assert_non_null(strstr(err.msg, "is of rank 6, and r or rank_pattern says 8"));
+    model_free(other);
+    model_free(m);
+    refuse_fused_of_dense();
+}
+
+/* As PEFT trains it: gate and up share A, and B has numbers in every column. */
+static void test_fused_of_others(void **state) {
+    (void)state;
+    enum { D = 40, F = 24, R = 2 };
+    struct model *m = make(config, be);
+    const int a = adapter_with(m, R, R, 4);
+    CHECK(model_adapter_prepare(m, a, &err));
+    for (int l = 0; l < L; l++) /* gate and up share A */
+        for (int e = 0; e < E; e++) {
+            char gate[96], up[96];
+            expert_name(gate, sizeof gate, l, e, "gate_proj", 'A');
+            expert_name(up, sizeof up, l, e, "up_proj", 'A');
+            memcpy(weights_named(m, a, up, NULL), weights_named(m, a, gate, NULL), R * D * sizeof(float));
+        }
+    model_adapter_changed(m, a);
+    CLEANUP_FREE float *want = logits_of(m, ids, T, a);
+    CLEANUP_STR struct str dir = STR_INIT, path = STR_INIT;
+    str_adds(&dir, in_tmp("shared"));
+    CHECK(model_adapter_save(m, a, dir.p, &err));
+    str_addf(&path, "%s/adapter_model.safetensors", dir.p);
+    enum { MOST = 40 };
+    struct st_entry en[MOST];
+    char names[MOST][96];
+    float *owned[MOST];
+    int n = 0, made = 0;
+    const struct train_set s = model_train_set(m, a);
+    for (int i = 0; i < s.n; i++)
+        if (!strstr(s.param[i].name, ".experts."))
+            en[n++] = (struct st_entry){.name = s.param[i].name,
+                                        .dtype = ST_DTYPE_F32,
+                                        .from = ST_DTYPE_F32,
+                                        .nd = 2,
+                                        .dim = {s.param[i].dim[0], s.param[i].dim[1]},
+                                        .data = s.param[i].w};
+    for (int l = 0; l < L; l++)
+        for (int down = 0; down < 2; down++)
+            for (int b = 0; b < 2; b++) {
+                const int in = down ? F : D, out = down ? D : 2 * F;
+                float *v = owned[made] = xcalloc((size_t)(b ? out * R * E : R * E * in), sizeof *v);
+                for (int e = 0; e < E; e++)
+                    for (int part = 0; part < (down ? 1 : 2); part++) {
+                        char from[96];
+                        expert_name(from, sizeof from, l, e,
+                                    down   ? "down_proj"
+                                    : part ? "up_proj"
+                                           : "gate_proj",
+                                    b ? 'B' : 'A');
+                        const float *w = weights_named(m, a, from, NULL);
+                        if (!b) memcpy(v + e * R * in, w, (size_t)(R * in) * sizeof *v);
+                        for (int o = 0; b && o < (down ? D : F); o++)
+                            for (int i = 0; i < R; i++) v[(part * F + o) * R * E + i * E + e] = w[o * R + i];
+                    }
+                /* The nesting is the other way round than ours: shapes tell which is which. */
+                snprintf(names[made], sizeof names[made],
+                         "base_model.model.model.layers.%d.mlp.experts%s.lora_%c.weight", l, down ? ".base_layer" : "",
+                         b ? 'B' : 'A');
+                assert_true(n < MOST);
+                en[n++] = (struct st_entry){.name = names[made++],
+                                            .dtype = ST_DTYPE_F32,
+                                            .from = ST_DTYPE_F32,
+                                            .nd = 2,
+                                            .dim = {b ? out : R * E, b ? R * E : in},
+                                            .data = v};
+            }
+    CHECK(st_write(path.p, en, (size_t)n, NULL, &err));
+    edit_config(dir.p, "target_parameters", json_pack("[ss]", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"));
+    int back;
+    CHECK(model_adapter_load(m, dir.p, &back, &err));
+    CLEANUP_FREE float *got = logits_of(m, ids, T, back);
+    assert_memory_equal(got, want, sizeof *got * T * V);
+    /* Written and read once more, also with a B that is zero where another's columns would be. */
+    CHECK(model_adapter_save(m, back, in_tmp("shared-again"), &err));
+    CHECK(model_adapter_load(m, in_tmp("shared-again"), &back, &err));
+    CLEANUP_FREE float *more = logits_of(m, ids, T, back);
+    assert_memory_equal(more, want, sizeof *more * T * V);
+
+    /* A tensor that is missing, and one of another model. */
+    CHECK(st_write(path.p, en, (size_t)n - 1, NULL, &err));
+    assert_int_equal(model_adapter_load(m, dir.p, &back, &err), ST_INVALID);
+    assert_non_null(strstr(err.msg, "layers.2.mlp.experts.base_layer.lora_B.weight\" is missing"));
+    en[n - 1].dim[0] = D / 2;
+    CHECK(st_write(path.p, en, (size_t)n, NULL, &err));
+    assert_int_equal(model_adapter_load(m, dir.p, &back, &err), ST_INVALID);
+    assert_non_null(strstr(err.msg, "their shapes fit neither"));
+    for (int i = 0; i < made; i++) free(owned[i]);
     model_free(m);
 }
 
@@ -509,6 +743,8 @@ int main(void) {
         cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_router_is_exact),
         cmocka_unit_test(test_adapter_files),
+        cmocka_unit_test(test_fused_files),
+        cmocka_unit_test(test_fused_of_others),
         cmocka_unit_test(test_configs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -30,23 +30,33 @@ shifts() { # of the experts' choices the update changes some, and not all
 }
 check "an update changes some experts, which is a metric" shifts "$tmp/a"
 adapter="$tmp/a/checkpoints/final/adapter_config.json"
-check "experts have half of the rank, two being chosen" sh -c "tr -d ' \n' <'$adapter' | grep -q 'proj\":4}'"
+says_rank() { tr -d ' \n' <"$1" | grep -q "experts[^,]*[.]up_proj\":$2,"; }
+check "experts have half of the rank, two being chosen" says_rank "$adapter" 4
 check "tensors of the last expert" grep -aq 'layers.5.mlp.experts.2.down_proj.lora_B' "$tmp/a/checkpoints/final/adapter_model.safetensors"
 refuse_router() { ! grep -aq 'mlp.gate.lora' "$tmp/a/checkpoints/final/adapter_model.safetensors"; }
 check "none of the router" refuse_router
 check "the first of two steps" "${train[@]}" log_path="$tmp/b" max_steps=1
 check "and the second, resumed" "${train[@]}" log_path="$tmp/b" max_steps=2
 check "give the same adapter" cmp "$tmp/a/checkpoints/final/adapter_model.safetensors" "$tmp/b/checkpoints/final/adapter_model.safetensors"
+check "the first step, with one pair of tensors for all experts of a layer" \
+    "${train[@]}" log_path="$tmp/h" max_steps=1 lora_expert_files=fused
+check "has such a file" grep -aq 'layers.5.mlp.experts.base_layer.lora_A' "$tmp/h/checkpoints/final/adapter_model.safetensors"
+check "the second step goes on from there" "${train[@]}" log_path="$tmp/h" max_steps=2 lora_expert_files=each
+check "and gives the same adapter as well" cmp "$tmp/a/checkpoints/final/adapter_model.safetensors" "$tmp/h/checkpoints/final/adapter_model.safetensors"
 check "the adapter is loaded again" sample "$tmp/moe" --adapter "$tmp/a/checkpoints/final"
 
 check "a rank of their own" "${train[@]}" log_path="$tmp/c" max_steps=1 lora_expert_rank=3
-check "is what the files say" sh -c "tr -d ' \n' <'$tmp/c/checkpoints/final/adapter_config.json' | grep -q 'proj\":3}'"
+check "is what the files say" says_rank "$tmp/c/checkpoints/final/adapter_config.json" 3
 check "attention alone" "${train[@]}" log_path="$tmp/d" max_steps=1 lora_expert_rank=-1
 attention_alone() { ! grep -aq experts "$tmp/d/checkpoints/final/adapter_model.safetensors"; }
 check "leaves the experts as they are" attention_alone
 refuses "a dense model has no experts" 1 'LoRA rank of experts: expected 0' \
     "${train[@]}" model_name=models/tiny log_path="$tmp/e" lora_expert_rank=3
-refuses "nor has training of all parameters a rank" 2 'lora_expert_rank' "${train[@]}" log_path="$tmp/e" lora_rank=0 lora_expert_rank=3
+refuses "nor files of experts" 1 'files of experts: expected auto' \
+    "${train[@]}" model_name=models/tiny log_path="$tmp/e" lora_expert_files=fused
+refuses "nor has training of all parameters such files" 2 'lora_expert_files' "${train[@]}" log_path="$tmp/e" lora_rank=0 \
+    lora_expert_files=fused
+refuses "or a rank" 2 'lora_expert_rank' "${train[@]}" log_path="$tmp/e" lora_rank=0 lora_expert_rank=3
 
 check "several updates of one batch" "${train[@]}" log_path="$tmp/f" max_steps=1 update_epochs=2
 check "are warned of" grep -q 'is a mixture of experts: with num_substeps' "$tmp/f/logs.log"

@@ -28,6 +28,7 @@ static struct policy_options policy_of(const struct train_options *o, struct poo
                     .base_dtype = base_dtype_names[o->base_dtype],
                     .frozen = o->lora_rank > 0,
                     .activation_memory = o->activation_memory},
+        .expert_files = (enum expert_files)o->lora_expert_files,
         .lora = {.rank = (int)o->lora_rank,
                  .alpha = (float)o->lora_alpha,
                  .seed = (uint64_t)o->seed,

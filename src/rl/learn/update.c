@@ -198,7 +198,7 @@ static enum status all_passes(struct trainer *t, const struct kl_reference *refe
         if (group_trains(o, &groups[i])) kept[n_kept++] = &groups[i];
     out->groups_trained = n_kept;
     TRY(compare_with(t, reference, o, kept, n_kept, e));
-    TRY(expert_shift_begin(&shift, &t->datums, t->model, t->adapter, kept, n_kept, e));
+    TRY(expert_shift_begin(&shift, &t->datums, t->model, t->adapter, kept, n_kept, t->train_tokens, e));
     const int substeps = (int)i64_min(o->update.num_substeps, n_kept);
     const int64_t before =
         *opt_step; /* the shuffles are a function of the seed and this, so that they can be resumed */

@@ -184,6 +184,7 @@ static const struct {
     {"numerics", "src/rl/learn/update_test.c"},
     {"lora_rank", "tests/e2e/train.sh"},
     {"lora_expert_rank", "tests/e2e/moe.sh"},
+    {"lora_expert_files", "tests/e2e/moe.sh"},
     {"lora_alpha", "src/model/model_test.c"},
     {"train_tokens", "src/rl/learn/update_test.c"},
     {"curriculum.by_difficulty", "src/rl/rollout/curriculum_test.c"},

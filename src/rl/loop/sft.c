@@ -348,6 +348,7 @@ static enum status open_model(struct sft *s, const volatile bool *cancel, struct
                                             .base_dtype = base_dtype_names[o->base_dtype],
                                             .frozen = lora,
                                             .activation_memory = o->activation_memory},
+                                .expert_files = (enum expert_files)o->lora_expert_files,
                                 .lora = {.rank = (int)o->lora_rank,
                                          .alpha = (float)o->lora_alpha,
                                          .seed = (uint64_t)o->seed,
