@@ -32,6 +32,30 @@ def plain_name(name):  # PEFT calls a parameter of an adapter by the adapter's n
     return name.replace(".default.", ".")
 
 
+def by_expert(name, value, experts):
+    """The tensors of each expert, where newer versions hold those of a layer in one.
+
+    Of an adapter, gate's and up's rows of A lie one under the other (src/model/peft_experts.c)."""
+    front, found, last = name.partition(".mlp.experts.")
+    if not found or last[0].isdigit():
+        return [(name, value)]
+    both = last == "gate_up_proj" or last.startswith("base_layer.")
+    parts = ("gate_proj", "up_proj") if both else ("down_proj",)
+    if ".lora_A" in "." + last:
+        value = value.reshape(experts, -1, value.shape[1])
+    elif ".lora_B" in "." + last:
+        value = value.reshape(value.shape[0], -1, experts).permute(2, 0, 1)
+        columns = value.shape[2] // len(parts)
+    out = []
+    for e in range(experts):
+        for i, (part, rows) in enumerate(zip(parts, value[e].chunk(len(parts)))):
+            if ".lora_B" in "." + last:
+                rows = rows[:, i * columns : (i + 1) * columns]
+            matrix = last[last.index("lora_") :] if "lora_" in last else "weight"
+            out.append((f"{front}.mlp.experts.{e}.{part}.{matrix}", rows))
+    return out
+
+
 def main():
     given = sys.argv[1:]
     if not given or len(given) % 3:
@@ -64,8 +88,10 @@ def fill(source, adapter, target):
     nll = torch.cat([-log_probabilities(model(x[None]).logits[0], x) for x in ids])
     nll.mean().backward()
     out["full_loss"] = nll.mean().detach()[None]
+    experts = getattr(model.config, "num_experts", 0) or 0
     for name, p in model.named_parameters():
-        out[f"fullgrad.{name}"] = p.grad.clone()
+        for own, value in by_expert(name, p.grad, experts):
+            out[f"fullgrad.{own}"] = value.clone()
 
     model.zero_grad()
     tuned = peft.PeftModel.from_pretrained(model, os.path.join(target, "adapter"), is_trainable=True).eval()
@@ -80,10 +106,12 @@ def fill(source, adapter, target):
     out["loss"] = loss.detach()[None]
     trained = [(plain_name(name), p) for name, p in tuned.named_parameters() if p.requires_grad]
     for name, p in trained:
-        out[f"grad.{name}"] = p.grad.clone()
+        for own, value in by_expert(name, p.grad, experts):
+            out[f"grad.{own}"] = value.clone()
     torch.optim.AdamW([p for _, p in trained], **ADAMW).step()
     for name, p in trained:
-        out[f"after.{name}"] = p.detach()
+        for own, value in by_expert(name, p.detach(), experts):
+            out[f"after.{own}"] = value
     save_file({k: v.contiguous().clone() for k, v in out.items()}, os.path.join(target, "expected.safetensors"))
     print(
         f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}: "

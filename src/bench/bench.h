@@ -124,7 +124,7 @@ int bench_serve(int argc, char **argv);
 /* ---- cmd_bench.c ---- */
 
 /* The config.json of a model that --arch names; NULL: the name is none of these. */
-#define BENCH_ARCHS "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen2.5-14b, llama3.1-8b or tiny"
+#define BENCH_ARCHS "qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen2.5-14b, llama3.1-8b, qwen3-30b-a3b or tiny"
 const char *bench_arch(const char *name);
 /* Before a line is measured: forgets the limits and looks at the clocks. */
 void bench_begin(struct bench *b);

@@ -13,10 +13,10 @@
 
 static enum dtype dtype_of(const struct model *m) { return strcmp(model_dtype(m), "bf16") == 0 ? DT_BF16 : DT_F32; }
 
-/* Parameters of one layer's matrices. */
+/* Parameters of one layer's matrices that a row is multiplied with. */
 static double layer_params(const struct model_config *c) {
     const double D = c->D, K = c->K;
-    return D * (c->H + 2 * c->G) * K + D * c->H * K + 3 * D * c->F;
+    return D * (c->H + 2 * c->G) * K + D * c->H * K + 3 * D * model_ffn_columns(c, 1);
 }
 static double head_params(const struct model_config *c) { return (double)c->V * c->D; }
 
@@ -27,6 +27,13 @@ static double layer_weight_bytes(const struct model *m) {
     if (!codes) return head_weight_bytes(m);
     const int64_t side = 1 << 10; /* of a matrix in which tables weigh nothing */
     return (double)format_of((enum weight_format)format_find(codes))->bytes(side, side) / (double)(side * side);
+}
+
+/* Rows over their products with a layer's feed-forward parts: so many of their parameters a column. In a mixture of
+ * experts a row is multiplied with few columns, and all rows together read more. */
+static double ffn_limit_s(const struct bench *b, const struct model_config *c, double rows, double each, double bytes) {
+    return bench_limit_s(&b->limits, each * model_ffn_columns(c, rows) * bytes,
+                         2 * rows * each * model_ffn_columns(c, 1));
 }
 
 /* Rows over their products with one weight of n parameters, of so many bytes each. */
@@ -45,8 +52,8 @@ double bench_step_limit_s(const struct bench *b, const struct model *m, double r
     const struct model_config *c = model_cfg(m);
     const double D = c->D, K = c->K, each = layer_weight_bytes(m);
     const double layer = weight_limit_s(b, rows, D * (c->H + 2 * c->G) * K, each) +
-                         weight_limit_s(b, rows, D * c->H * K, each) + weight_limit_s(b, rows, 2 * D * c->F, each) +
-                         weight_limit_s(b, rows, D * c->F, each) +
+                         weight_limit_s(b, rows, D * c->H * K, each) + ffn_limit_s(b, c, rows, 2 * D, each) +
+                         ffn_limit_s(b, c, rows, D, each) +
                          bench_limit_s(&b->limits, cached * kv_bytes(m) / c->L, attention_flop(c, pairs));
     return c->L * layer + weight_limit_s(b, n_seq, head_params(c), head_weight_bytes(m));
 }

@@ -83,7 +83,7 @@ static void subject_close(struct subject *p) {
 }
 
 enum status random_adapter(struct model *m, int rank, unsigned parts, uint64_t seed, struct err *e) {
-    TRY(model_lora_create(m, &(struct adapter_shape){rank, 2.0f * (float)rank, parts}, seed, e));
+    TRY(model_lora_create(m, &(struct adapter_shape){rank, 2.0f * (float)rank, parts, 0}, seed, e));
     TRY(model_train_prepare(m, TRAIN_LORA, e)); /* model_params() lists the adapter now */
     int n;
     const struct param *p = model_params(m, &n);

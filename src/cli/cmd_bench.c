@@ -26,6 +26,12 @@ static const struct {
      "\"tie_word_embeddings\":false,\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-5,\"rope_theta\":500000.0,"
      "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
      "\"original_max_position_embeddings\":8192}}"},
+    {"qwen3-30b-a3b",
+     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"hidden_size\":2048,\"num_hidden_layers\":48,"
+     "\"intermediate_size\":6144,\"num_attention_heads\":32,\"num_key_value_heads\":4,\"head_dim\":128,"
+     "\"num_experts\":128,\"num_experts_per_tok\":8,\"moe_intermediate_size\":768,\"norm_topk_prob\":true,"
+     "\"vocab_size\":151936,\"tie_word_embeddings\":false,\"max_position_embeddings\":40960,\"rms_norm_eps\":1e-6,"
+     "\"rope_theta\":1000000.0}"},
     {"tiny", "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":256,\"num_hidden_layers\":6,"
              "\"intermediate_size\":768,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"
              "\"vocab_size\":2048,\"tie_word_embeddings\":true,\"max_position_embeddings\":8192}"},

@@ -9,6 +9,8 @@
  * codes, and that holds its matrices as decoding must give them, bit for bit, maybe nothing else; one line each group
  * with the largest error and its limit. The limits of bf16 say that nothing is wrong at large: the expected numbers are
  * float32's.
+ * Of a mixture of experts in bf16, rows go through the experts that float32 chooses: near ties fall either way, and
+ * what comes of the other way is another function. How many choices differ is a line of its own.
  * --measure FILE: what was measured goes to FILE as lines of JSON, and no limit is held against it. */
 #include <errno.h>
 #include <math.h>
@@ -47,6 +49,10 @@ struct check {
     int failed;
     bool bf16;
     FILE *measured; /* NULL: limits are checked */
+    /* A mixture of experts in bf16: the same in float32, and how many of all experts chosen so far the two differ in.
+     */
+    struct model *exact;
+    int64_t differ, chosen;
 };
 
 static double limit_of(const struct check *c, double f32, double bf16) { return c->bf16 ? bf16 : f32; }
@@ -183,6 +189,32 @@ static double relative_diff(const float *a, const float *b, int64_t n) {
     return d == 0 ? 0 : sqrt(d) / sqrt(s);
 }
 
+/* Has the rows of b in m go through the experts that float32 chooses, where that is another model. */
+static enum status hold_experts(struct check *c, struct model *m, const struct train_batch *b, struct err *e) {
+    const struct model_config *cfg = model_cfg(m);
+    if (!c->exact) return ST_OK;
+    struct train_batch look = *b;
+    look.forward_only = true;
+    look.N = 0;
+    look.targets = NULL;
+    const int64_t n = cfg->L * b->T * cfg->top_k;
+    int32_t *want = arena_array(&c->arena, int32_t, n), *own = arena_array(&c->arena, int32_t, n);
+    model_experts(c->exact, want, false);
+    TRY(model_forward(c->exact, &look, NULL, NULL, NULL, e));
+    model_experts(m, own, false);
+    TRY(model_forward(m, &look, NULL, NULL, NULL, e));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t layer = i / (b->T * cfg->top_k), row = i / cfg->top_k * cfg->top_k;
+        bool there = false;
+        if (!cfg->sparse[layer]) continue;
+        for (int64_t j = row; j < row + cfg->top_k; j++) there |= own[i] == want[j];
+        c->differ += !there;
+        c->chosen++;
+    }
+    model_experts(m, want, true);
+    return ST_OK;
+}
+
 static enum status check_logits(struct check *c, struct model *m, const char *what, struct err *e) {
     const int64_t V = model_cfg(m)->V;
     double worst = 0, sum = 0, n = 0, largest = 0;
@@ -191,6 +223,7 @@ static enum status check_logits(struct check *c, struct model *m, const char *wh
         const struct train_batch b = {.ids = c->ids[i], .T = c->len[i], .seg = &seg, .n_seg = 1};
         float *want, *got = arena_array(&c->arena, float, c->len[i] * V);
         TRY(read_floats(c, indexed(c, what, i), c->len[i] * V, &want, e));
+        TRY(hold_experts(c, m, &b, e));
         TRY(model_logits(m, &b, got, e));
         worst = worse(worst, max_abs_diff(got, want, c->len[i] * V));
         sum += sum_squares_diff(got, want, c->len[i] * V);
@@ -209,6 +242,7 @@ static enum status check_hidden(struct check *c, struct model *m, struct err *e)
     int seen = 0;
     const struct train_batch b = whole_batch(c);
     float *logp = arena_array(&c->arena, float, b.N), *got = arena_array(&c->arena, float, b.T *D);
+    TRY(hold_experts(c, m, &b, e));
     TRY(model_forward(m, &b, logp, NULL, got, e));
     for (int i = 0; i < c->n_seq; i++) {
         if (!st_find(&c->f, indexed(c, "hidden", i))) continue;
@@ -311,10 +345,12 @@ static enum status check_lora(struct check *c, struct model *m, struct err *e) {
     CLEANUP_STR struct str dir = STR_INIT;
     str_addf(&dir, "%s/adapter", c->dir);
     TRY(model_lora_load(m, dir.p, e));
+    if (c->exact) TRY(model_lora_load(c->exact, dir.p, e));
     TRY(check_logits(c, m, "lora_logits", e));
     TRY(model_train_prepare(m, TRAIN_LORA, e));
     const struct train_batch b = whole_batch(c);
     float *logp = arena_array(&c->arena, float, b.N), *g = arena_array(&c->arena, float, b.N);
+    TRY(hold_experts(c, m, &b, e));
     TRY(model_forward(m, &b, logp, NULL, NULL, e));
     double worst = 0, loss = 0;
     int64_t at = 0;
@@ -353,6 +389,7 @@ static enum status check_full(struct check *c, struct model *m, struct err *e) {
     TRY(model_train_prepare(m, TRAIN_FULL, e));
     const struct train_batch b = whole_batch(c);
     float *logp = arena_array(&c->arena, float, b.N), *g = arena_array(&c->arena, float, b.N), *want;
+    TRY(hold_experts(c, m, &b, e));
     TRY(model_forward(m, &b, logp, NULL, NULL, e));
     double loss = 0;
     for (int64_t i = 0; i < b.N; i++) {
@@ -425,14 +462,21 @@ static enum status run_golden(struct check *c, struct err *e) {
     const struct model_options exact = {
         .dtype = c->bf16 ? "bf16" : "f32", .base_dtype = c->base_dtype, .frozen = !trained};
     TRY(model_load(c->dir, &exact, c->be, &m, e));
-    enum status st = check_decoded(c, m, e);
+    const struct model_options f32 = {.dtype = "f32", .base_dtype = c->base_dtype, .frozen = true};
+    enum status st = ST_OK;
+    if (c->bf16 && model_cfg(m)->E > 0) st = model_load(c->dir, &f32, c->be, &c->exact, e);
+    if (st == ST_OK) st = check_decoded(c, m, e);
     if (st == ST_OK) st = check_logits(c, m, "logits", e);
     if (st == ST_OK) st = check_hidden(c, m, e);
     if (st == ST_OK) st = check_greedy(c, m, e);
     if (st == ST_OK && trained) st = check_full(c, m, e);
     if (st == ST_OK && adapter) st = check_lora(c, m, e);
     model_free(m);
+    model_free(c->exact);
     TRY(st);
+    const double other = c->chosen > 0 ? (double)c->differ / (double)c->chosen : 0;
+    if (c->exact) MEASURE(c, "experts", "differ", (double)c->differ, "chosen", (double)c->chosen, NULL, 0);
+    if (c->exact) verdict(c, "experts other than float32's", other, 0.05);
     for (size_t i = 0; i < c->f.count; i++)
         if (!c->used[i]) {
             printf("%-34s is not a quantity this check knows  FAIL\n", c->f.tensor[i].name);

@@ -46,7 +46,7 @@ static void test_golden(void **state) {
         printf("skipped: KERNELRL_TESTDATA is not set\n");
         skip();
     }
-    static const char *const name[] = {"qwen2_tied", "qwen3", "llama3"};
+    static const char *const name[] = {"qwen2_tied", "qwen3", "llama3", "qwen3_moe"};
     for (size_t i = 0; i < ARRAY_LEN(name); i++) {
         CLEANUP_STR struct str dir = STR_INIT, sub = STR_INIT;
         str_addf(&dir, "%s/golden/%s", data, name[i]);
@@ -160,7 +160,7 @@ static void test_onpolicy(void **state) {
         printf("skipped: KERNELRL_TESTDATA is not set\n");
         skip();
     }
-    static const char *const name[] = {"qwen2_tied", "qwen3", "llama3"};
+    static const char *const name[] = {"qwen2_tied", "qwen3", "llama3", "qwen3_moe"};
     for (size_t i = 0; i < ARRAY_LEN(name); i++) {
         CLEANUP_STR struct str dir = STR_INIT, adapter = STR_INIT;
         str_addf(&dir, "%s/golden/%s", data, name[i]);
@@ -173,6 +173,36 @@ static void test_onpolicy(void **state) {
         assert_int_equal(onpolicy(dir.p, "--adapter", dir.p, "300"), 1); /* no adapter there */
         assert_int_equal(onpolicy(dir.p, NULL, NULL, "1"), 0);
     }
+}
+
+static int check_bf16(char *dir) {
+    char *argv[] = {(char *)"selfcheck", (char *)"golden", dir, (char *)"--dtype", (char *)"bf16", NULL};
+    return cmd_selfcheck(5, argv);
+}
+
+/* A mixture in bf16 is held to the experts of float32; a router of another model is seen all the same. */
+static void test_golden_mixture(void **state) {
+    (void)state;
+    const char *data = getenv("KERNELRL_TESTDATA");
+    if (!data || !*data) {
+        printf("skipped: KERNELRL_TESTDATA is not set\n");
+        skip();
+    }
+    CLEANUP_STR struct str dir = STR_INIT, sub = STR_INIT;
+    str_addf(&dir, "%s/golden/qwen3_moe", data);
+    char tmp[] = "/tmp/kernelrl-selfcheck-XXXXXX";
+    assert_non_null(mkdtemp(tmp));
+    assert_int_equal(check_bf16(dir.p), 0);
+    str_addf(&sub, "%s/adapter", tmp);
+    assert_int_equal(fs_mkdirs(sub.p, &err), ST_OK);
+    static const char *const files[] = {"adapter/adapter_config.json", "adapter/adapter_model.safetensors",
+                                        "expected.safetensors", "model.safetensors"};
+    for (size_t k = 0; k < ARRAY_LEN(files); k++) copy_file(dir.p, tmp, files[k], NULL, 0);
+    copy_file(dir.p, tmp, "config.json", "\"num_experts_per_tok\": 2", '3');
+    assert_int_equal(check_bf16(tmp), 1);
+    copy_file(dir.p, tmp, "config.json", NULL, 0);
+    assert_int_equal(check_bf16(tmp), 0);
+    assert_int_equal(fs_remove(tmp, &err), ST_OK);
 }
 
 static void test_onpolicy_codes(void **state) {
@@ -190,6 +220,9 @@ static void test_onpolicy_codes(void **state) {
         str_addf(&adapter, "%s/adapter", dir.p);
         assert_int_equal(onpolicy(dir.p, "--adapter", adapter.p, "100"), 0);
         assert_int_equal(onpolicy(dir.p, "--adapters", "3", "100"), 0);
+        assert_int_equal(onpolicy(plain.p, "--base-dtype", name[i] + 6, "100"), 0);
+        str_clear(&plain);
+        str_addf(&plain, "%s/golden/qwen3_moe", data);
         assert_int_equal(onpolicy(plain.p, "--base-dtype", name[i] + 6, "100"), 0);
         assert_int_equal(onpolicy(dir.p, "--base-dtype", i ? "fp8" : "nf4", "100"), 1);
     }
@@ -237,7 +270,8 @@ static void test_usage(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),         cmocka_unit_test(test_measure),
                                        cmocka_unit_test(test_usage),          cmocka_unit_test(test_onpolicy),
-                                       cmocka_unit_test(test_golden_codes),   cmocka_unit_test(test_onpolicy_codes),
-                                       cmocka_unit_test(test_onpolicy_usage), cmocka_unit_test(test_bits_compare)};
+                                       cmocka_unit_test(test_golden_codes),   cmocka_unit_test(test_golden_mixture),
+                                       cmocka_unit_test(test_onpolicy_codes), cmocka_unit_test(test_onpolicy_usage),
+                                       cmocka_unit_test(test_bits_compare)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 #include "cpu/attention.h"
 #include "cpu/bf16_pairs.h"
 #include "cpu/coded.h"
+#include "cpu/experts.h"
 
 struct cpu_backend {
     struct backend be; /* The first member, because ops cast a struct backend back. */
@@ -666,6 +667,7 @@ enum status cpu_backend_open(struct pool *pool, struct backend **out, struct err
         .scatter_add_rows = cpu_scatter_add_rows,
         .adamw = cpu_adamw,
         .sum_squares = cpu_sum_squares,
+        .experts = &cpu_experts,
     };
     *out = &c->be;
     return ST_OK;

@@ -163,6 +163,9 @@ struct cpu_kernels {
     float (*logprob_row)(const float *x, int64_t V, int32_t target, float *entropy);
     void (*logprob_ids)(const float *x, int64_t V, const int32_t *ids, int n, float *logp);
     void (*exp_f32)(float *y, const float *x, int64_t n);
+    pool_fn *combine, *dot; /* struct experts_args in experts.h */
+    /* p = exp(l - the largest of l), n > 0; returns their sum. */
+    float (*softmax_row)(float *p, const float *l, int64_t n);
 };
 extern const struct cpu_kernels cpu_kernels_reference;
 #if defined(__x86_64__)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cpu/coded.h"
+#include "cpu/experts.h"
 #include "cpu/vec16.h"
 
 #include "cpu/coded_body.h"
@@ -15,6 +16,8 @@
 #include "cpu/rows_body.h"
 
 #include "cpu/attention_body.h"
+
+#include "cpu/experts_body.h"
 
 const struct cpu_kernels KERNELS = {
     .name = KERNELS_NAME,
@@ -33,4 +36,7 @@ const struct cpu_kernels KERNELS = {
     .logprob_row = logprob_row_isa,
     .logprob_ids = logprob_ids_isa,
     .exp_f32 = exp_f32_isa,
+    .combine = combine_rows,
+    .dot = dot_rows,
+    .softmax_row = softmax_row,
 };

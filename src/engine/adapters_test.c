@@ -51,7 +51,7 @@ static int setup(void **state) {
     CHECK(model_train_prepare(m, TRAIN_NOTHING, &err));
     for (int k = 1; k <= ADAPTERS; k++) {
         int index;
-        CHECK(model_adapter_create(m, &(struct adapter_shape){3, 9, 7}, (uint64_t)k, &index, &err));
+        CHECK(model_adapter_create(m, &(struct adapter_shape){3, 9, 7, 0}, (uint64_t)k, &index, &err));
         assert_int_equal(index, k);
         CHECK(model_adapter_prepare(m, k, &err));
         const struct train_set p = model_train_set(m, k);

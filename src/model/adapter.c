@@ -9,14 +9,22 @@
 
 static const char peft_outer[] = "base_model.model."; /* what PEFT puts in front of the base's names */
 
-void adapter_tensor(const struct arch *a, int site, int layer, const char *what, struct str *out) {
+enum arch_module adapter_module(const struct model_config *c, int site, int layer) {
+    const bool experts = site >= MODULE_GATE && site < N_PROJECTIONS && c->sparse[layer];
+    return (enum arch_module)(experts ? MODULE_EXPERT_GATE + (site - MODULE_GATE) : site);
+}
+
+void adapter_tensor(const struct model_config *c, int site, int layer, int64_t expert, const char *what,
+                    struct str *out) {
     str_adds(out, peft_outer);
-    arch_tensor(a, (enum arch_module)site, layer, what, out);
+    arch_expert_tensor(c->arch, adapter_module(c, site, layer), layer, expert, what, out);
 }
 
 const char *adapter_base_name(const char *tensor) {
     return str_has_prefix(tensor, peft_outer) ? tensor + strlen(peft_outer) : NULL;
 }
+
+void adapter_outer_name(struct str *out) { str_adds(out, peft_outer); }
 
 /* ---- one adapter --------------------------------------------------------------------------------------------------*/
 
@@ -38,13 +46,13 @@ static bool input_is_in(const struct model *m, int layer, enum lora_input input)
 }
 
 /* As the next parameter. Where it has been listed before, before it rested, it has its name already. */
-static void list_matrix(const struct arch *a, struct adapter *ad, const struct weight *w, int layer, int site,
-                        const char *what) {
+static void list_matrix(const struct model *m, struct adapter *ad, const struct weight *w, int layer, int site,
+                        int64_t expert, const char *what) {
     struct param *p = &ad->param[ad->n_param++];
     p->w = w->w;
     if (p->name) return;
     CLEANUP_STR struct str name = STR_INIT;
-    adapter_tensor(a, site, layer, what, &name);
+    adapter_tensor(&m->cfg, site, layer, expert, what, &name);
     *p = (struct param){
         .name = arena_strdup(&ad->names, name.p), .w = w->w, .n = w->N * w->K, .nd = 2, .dim = {w->N, w->K}};
 }
@@ -73,10 +81,24 @@ static int group_sites(const struct adapter *ad, int layer, enum lora_input inpu
     return n;
 }
 
-/* The rows of a site's A among those of its group. */
-static struct weight a_of_site(const struct lora_group *g, int site) {
+/* The rows of a site's A among those of its group, of an expert. */
+static struct weight a_of_site(const struct lora_group *g, int site, int64_t expert) {
     const int before = __builtin_popcount(g->sites & ((1u << site) - 1));
-    return (struct weight){.w = g->a.w + (int64_t)before * g->rank * g->a.K, .N = g->rank, .K = g->a.K};
+    const struct weight *a = &g->a[expert];
+    return (struct weight){.w = a->w + (int64_t)before * g->rank * a->K, .N = g->rank, .K = a->K};
+}
+
+/* Matrices [N,K] out of the slab, one behind the other, and where they are: views in ad->weight. A slab without memory
+ * only counts. */
+static struct weight *carve_matrices(const struct model *m, struct adapter *ad, struct carve *slab, int64_t copies,
+                                     int64_t N, int64_t K) {
+    struct weight *w = slab->base ? ad->weight + ad->n_weights : NULL;
+    for (int64_t e = 0; e < copies; e++) {
+        float *at = carve(slab, N * K);
+        if (w) w[e] = (struct weight){.w = at, .N = N, .K = K, .dt = m->act};
+    }
+    ad->n_weights += copies;
+    return w;
 }
 
 /* Hands the matrices of an input's sites out of the slab and lists them as parameters; a slab without memory only
@@ -85,31 +107,39 @@ static void carve_input(const struct model *m, struct adapter *ad, struct carve 
                         enum lora_input input) {
     struct lora_group group[LORA_SITES_MAX];
     struct lora *l = &ad->layer[layer];
+    const int64_t copies = lora_copies(&m->cfg, layer, input);
     const int n = group_sites(ad, layer, input, group);
     int64_t in = 0, out;
-    lora_site_dims(&m->cfg, lora_first[input], &in, &out);
+    lora_site_dims(&m->cfg, layer, lora_first[input], &in, &out);
+    l->layer = layer;
     for (int k = 0; k < n; k++) {
         const int64_t rows = (int64_t)__builtin_popcount(group[k].sites) * group[k].rank;
-        group[k].a = (struct weight){.w = carve(slab, rows * in), .N = rows, .K = in, .dt = m->act};
+        group[k].a = carve_matrices(m, ad, slab, copies, rows, in);
         if (slab->base) l->group[lora_first[input] + k] = group[k];
     }
     if (slab->base) l->groups[input] = n;
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
         if (!ad->use[s]) continue;
-        const int64_t R = site_of(ad, layer, s)->rank;
         int k = 0;
-        lora_site_dims(&m->cfg, s, &in, &out);
-        float *b = carve(slab, out * R);
-        if (!slab->base) continue;
+        lora_site_dims(&m->cfg, layer, s, &in, &out);
+        struct weight *b = carve_matrices(m, ad, slab, copies, out, site_of(ad, layer, s)->rank);
+        if (!slab->base) {
+            ad->n_param += 2 * (int)copies;
+            continue;
+        }
         while (!(group[k].sites >> s & 1)) k++;
-        l->b[s] = (struct weight){.w = b, .N = out, .K = R, .dt = m->act};
-        const struct weight a = a_of_site(&group[k], s);
-        list_matrix(m->cfg.arch, ad, &a, layer, s, "lora_A.weight");
-        list_matrix(m->cfg.arch, ad, &l->b[s], layer, s, "lora_B.weight");
+        l->b[s] = b;
+        for (int64_t e = 0; e < copies; e++) {
+            const struct weight a = a_of_site(&group[k], s, e);
+            list_matrix(m, ad, &a, layer, s, e, "lora_A.weight");
+            list_matrix(m, ad, &b[e], layer, s, e, "lora_B.weight");
+        }
     }
 }
 
 static void carve_all(const struct model *m, struct adapter *ad, struct carve *slab) {
+    ad->n_weights = 0;
+    ad->n_param = 0;
     for (int i = 0; i <= m->cfg.L; i++)
         for (int g = 0; g < LORA_INPUTS; g++)
             if (input_is_in(m, i, (enum lora_input)g)) carve_input(m, ad, slab, i, (enum lora_input)g);
@@ -121,19 +151,13 @@ static enum status take_memory(struct model *m, struct adapter *ad, struct err *
     TRY(space_grow(m, &ad->w, &cap, ad->n_w, "the LoRA weights", e));
     m->be->mem_zero(m->be, ad->w, (size_t)ad->n_w * sizeof(float));
     struct carve slab = {.base = ad->w};
-    ad->n_param = 0;
     carve_all(m, ad, &slab);
     return ST_OK;
 }
 
 static void give_memory(struct model *m, struct adapter *ad) {
-    for (int i = 0; i <= m->cfg.L; i++) {
-        for (int s = 0; s < LORA_SITES; s++) {
-            m->be->weight_free(m->be, &ad->layer[i].group[s].a);
-            m->be->weight_free(m->be, &ad->layer[i].b[s]);
-        }
-        ad->layer[i] = (struct lora){0};
-    }
+    for (int64_t i = 0; ad->w && i < ad->n_weights; i++) m->be->weight_free(m->be, &ad->weight[i]);
+    for (int i = 0; i <= m->cfg.L; i++) ad->layer[i] = (struct lora){0};
     m->be->mem_free(m->be, ad->w);
     ad->w = NULL;
     for (int i = 0; i < ad->n_param; i++) ad->param[i].w = NULL;
@@ -145,14 +169,20 @@ static enum status check_site(const struct lora_site *s, struct err *e) {
     return FAIL(e, ST_INVALID, "LoRA alpha: expected a number > 0, got %g", (double)s->alpha);
 }
 
+static bool is_of_expert(const struct model_config *c, int layer, int site) {
+    return layer < c->L && adapter_module(c, site, layer) != (enum arch_module)site;
+}
+
 /* The rank and alpha of every site, and the largest rank of those in use. */
 static void set_sites(const struct model *m, const struct adapter_spec *s, struct adapter *ad) {
     const int n = (m->cfg.L + 1) * (int)LORA_SITES;
     ad->at = xcalloc((size_t)n, sizeof *ad->at);
     for (int i = 0; i < n; i++) {
         ad->at[i] = s->at ? s->at[i] : (struct lora_site){s->rank, s->alpha};
-        const bool there = (i / LORA_SITES == m->cfg.L) == (i % LORA_SITES == MODULE_HEAD) && s->use[i % LORA_SITES];
-        if (there && ad->at[i].rank > ad->widest) ad->widest = ad->at[i].rank;
+        const int layer = i / (int)LORA_SITES, site = i % (int)LORA_SITES;
+        const bool there = (layer == m->cfg.L) == (site == MODULE_HEAD) && s->use[site];
+        const int columns = ad->at[i].rank * (there && is_of_expert(&m->cfg, layer, site) ? m->cfg.top_k : 1);
+        if (there && columns > ad->widest) ad->widest = columns;
     }
 }
 
@@ -165,10 +195,12 @@ enum status adapter_new(struct model *m, const struct adapter_spec *s, struct ad
     set_sites(m, s, ad);
     for (int i = 0; i < LORA_SITES; i++) ad->use[i] = s->use[i];
     ad->layer = xcalloc((size_t)places, sizeof *ad->layer);
-    ad->param = xcalloc(2 * LORA_SITES * (size_t)places, sizeof *ad->param);
     struct carve slab = {0};
     carve_all(m, ad, &slab); /* counts */
     ad->n_w = slab.used;
+    ad->param = xcalloc((size_t)ad->n_param + 1, sizeof *ad->param);
+    ad->weight = xcalloc((size_t)ad->n_weights + 1, sizeof *ad->weight);
+    ad->n_param = 0;
     const enum status st = take_memory(m, ad, e);
     if (st != ST_OK) {
         adapter_free(m, ad);
@@ -195,6 +227,7 @@ void adapter_free(struct model *m, struct adapter *ad) {
     free(ad->layer);
     free(ad->at);
     free(ad->param);
+    free(ad->weight);
     json_decref(ad->peft);
     arena_free(&ad->names);
     free(ad);
@@ -212,17 +245,13 @@ static void pack(struct model *m, struct adapter *ad, struct weight *const *w, i
 }
 
 static void pack_all(struct model *m, struct adapter *ad) {
-    enum { OF_LAYER = 2 * (int)LORA_SITES, AT_ONCE = 64 };
-    struct weight *w[AT_ONCE];
+    enum { AT_ONCE = 64 };
+    struct weight *w[AT_ONCE] = {0};
     int n = 0;
     ad->bytes = ad->n_w * (int64_t)sizeof(float);
-    for (int i = 0; i <= m->cfg.L; i++) {
-        struct lora *l = &ad->layer[i];
-        for (int s = 0; s < LORA_SITES; s++)
-            if (l->group[s].a.w) w[n++] = &l->group[s].a;
-        for (int s = 0; s < LORA_SITES; s++)
-            if (l->b[s].w) w[n++] = &l->b[s];
-        if (n + OF_LAYER <= AT_ONCE) continue;
+    for (int64_t i = 0; i < ad->n_weights; i++) {
+        w[n++] = &ad->weight[i];
+        if (n < AT_ONCE) continue;
         pack(m, ad, w, n);
         n = 0;
     }
@@ -323,11 +352,18 @@ void adapters_free(struct model *m) {
     free(m->adapter);
 }
 
+int adapter_expert_rank(const struct model *m, const struct adapter *ad) {
+    for (int i = 0; i < m->cfg.L; i++)
+        for (int s = MODULE_GATE; s < N_PROJECTIONS; s++)
+            if (ad->use[s] && is_of_expert(&m->cfg, i, s)) return site_of(ad, i, s)->rank;
+    return 0;
+}
+
 bool model_adapter_info(const struct model *m, int index, struct adapter_info *out) {
     const struct adapter *ad = adapter_of(m, index);
     *out = (struct adapter_info){0};
     if (!ad) return false;
-    *out = (struct adapter_info){.shape = {ad->rank, ad->alpha, parts_of(ad)},
+    *out = (struct adapter_info){.shape = {ad->rank, ad->alpha, parts_of(ad), adapter_expert_rank(m, ad)},
                                  .prepared = ad->g,
                                  .bytes = ad->bytes,
                                  .rest_bytes = rest_bytes(ad->param, ad->n_param),
@@ -346,25 +382,46 @@ static void draw_a(struct model *m, const struct param *p, struct rng r) {
     model_param_put(m, p, host);
 }
 
-/* Every A; every B stays zero, so the model starts unchanged. The parameters are listed by layer and site. */
+/* Every A; every B stays zero, so the model starts unchanged. The parameters are listed by layer, site and expert. */
 static void draw_all(struct model *m, const struct adapter *ad, uint64_t seed) {
     const struct param *p = ad->param;
     for (int i = 0; i <= m->cfg.L; i++)
         for (int s = 0; s < LORA_SITES; s++)
             if (ad->use[s] && (i == m->cfg.L) == (s == MODULE_HEAD)) {
-                draw_a(m, p, rng_make(seed, (uint64_t)(2 * (N_PROJECTIONS * i + (s == MODULE_HEAD ? 0 : s)))));
-                p += 2;
+                const uint64_t stream = (uint64_t)(2 * (N_PROJECTIONS * i + (s == MODULE_HEAD ? 0 : s)));
+                const int64_t copies = is_of_expert(&m->cfg, i, s) ? m->cfg.E : 1;
+                for (int64_t e = 0; e < copies; e++, p += 2) draw_a(m, p, rng_make(seed, stream | (uint64_t)e << 32));
             }
     ASSERT(p == ad->param + ad->n_param);
 }
 
+/* Experts have a rank of their own, and the scale of all sites. */
+static struct lora_site *sites_for(const struct model *m, const struct adapter_shape *s) {
+    const int n = (m->cfg.L + 1) * (int)LORA_SITES;
+    struct lora_site *at = xmalloc((size_t)n * sizeof *at);
+    const int rank = s->expert_rank > 0 ? s->expert_rank : (int)i64_max(1, s->rank / i64_max(1, m->cfg.top_k));
+    for (int i = 0; i < n; i++) {
+        const bool expert = is_of_expert(&m->cfg, i / (int)LORA_SITES, i % (int)LORA_SITES);
+        at[i] = (struct lora_site){s->rank, s->alpha};
+        if (expert) at[i] = (struct lora_site){rank, s->alpha * (float)rank / (float)s->rank};
+    }
+    return at;
+}
+
 static enum status create(struct model *m, const struct adapter_shape *s, uint64_t seed, struct adapter **out,
                           struct err *e) {
-    const unsigned parts = s->parts ? s->parts : ADAPTER_LAYERS;
+    unsigned parts = s->parts ? s->parts : ADAPTER_LAYERS;
     struct adapter_spec spec = {.rank = s->rank, .alpha = s->alpha};
     if (parts & ~(unsigned)(ADAPTER_LAYERS | ADAPTER_HEAD))
         return FAIL(e, ST_INVALID, "LoRA parts: expected attention (1), mlp (2), head (4) or a sum, got %u", parts);
+    if (s->expert_rank != 0 && m->cfg.E == 0)
+        return FAIL(e, ST_INVALID, "LoRA rank of experts: expected 0, since the model has none, got %d",
+                    s->expert_rank);
+    if (s->expert_rank < 0) parts &= ~(unsigned)ADAPTER_MLP;
     for (int i = 0; i < LORA_SITES; i++) spec.use[i] = is_part(i, parts);
+    TRY(check_site(&(struct lora_site){s->rank, s->alpha}, e));
+    CLEANUP_FREE struct lora_site *at = sites_for(m, s);
+    spec.at = at;
     TRY(adapter_new(m, &spec, out, e));
     if (!m->empty) draw_all(m, *out, seed);
     return ST_OK;
@@ -401,6 +458,7 @@ enum status model_adapter_copy(struct model *m, int from, int *index, struct err
     ASSERT(ad->n_w == of->n_w);
     m->be->mem_copy(m->be, ad->w, of->w, (size_t)of->n_w * sizeof(float));
     ad->peft = json_incref(of->peft);
+    ad->fused = of->fused;
     adapter_pack(m, ad);
     *index = adapter_add(m, ad);
     return m->be->sync(m->be, e);

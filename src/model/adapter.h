@@ -27,6 +27,9 @@ struct adapter_shape {
     int rank; /* 1..4096 */
     float alpha;
     unsigned parts; /* of enum adapter_part; 0: ADAPTER_LAYERS */
+    /* Of each expert of a mixture, whose alpha / rank is the same. 0: rank / experts a token, at least 1. -1: no part
+     * of the MLP. A model without experts takes 0 alone (ST_INVALID). */
+    int expert_rank;
 };
 
 /* ---- coming and going ---------------------------------------------------------------------------------------------
@@ -42,6 +45,12 @@ enum status model_adapter_load(struct model *m, const char *peft_dir, int *index
 enum status model_adapter_copy(struct model *m, int from, int *index, struct err *e) MUST_USE;
 /* Writes a PEFT folder of an adapter that is awake. */
 enum status model_adapter_save(const struct model *m, int index, const char *peft_dir, struct err *e) MUST_USE;
+/* How files of adapters hold a mixture's experts: with tensors for each matrix of each expert; with a pair of tensors
+ * for all experts of a layer, as PEFT's target_parameters make it; auto: as the adapter was loaded, else the first.
+ * Reading takes both. ST_INVALID: the model has no experts. ST_UNSUPPORTED: the own adapter cannot be written so; as
+ * for others, model_adapter_save says it then. */
+enum expert_files { EXPERT_FILES_AUTO, EXPERT_FILES_EACH, EXPERT_FILES_FUSED };
+enum status model_expert_files(struct model *m, enum expert_files how, struct err *e) MUST_USE;
 /* Gives up its memory, and its file at rest; what a KV cache holds of it cannot be gone on with. */
 void model_adapter_drop(struct model *m, int index);
 bool model_adapter_there(const struct model *m, int index); /* whether rows may ask for it, once it is awake */

@@ -72,7 +72,7 @@ static struct model *make(const char *config, const char *dtype, int rank, unsig
         for (int64_t j = 0; j < p[i].n && p[i].nd == 2; j++) p[i].w[j] *= 6;
     model_params_changed(m);
     if (rank == 0) return m;
-    CHECK(model_lora_create(m, &(struct adapter_shape){rank, 8.0f, parts}, seed, &err));
+    CHECK(model_lora_create(m, &(struct adapter_shape){rank, 8.0f, parts, 0}, seed, &err));
     fill_b(m, ADAPTER_OWN, seed);
     return m;
 }
@@ -457,7 +457,7 @@ static void test_new_ones(void **state) {
     for (size_t k = 0; k < ARRAY_LEN(some); k++) {
         int index, n = 0;
         struct adapter_info info;
-        CHECK(model_adapter_create(m, &(struct adapter_shape){4, 16, some[k]}, 7, &index, &err));
+        CHECK(model_adapter_create(m, &(struct adapter_shape){4, 16, some[k], 0}, 7, &index, &err));
         assert_int_equal(index, (int)k + 1);
         assert_true(model_adapter_info(m, index, &info) && info.shape.rank == 4 && info.shape.parts == some[k]);
         assert_true(!info.prepared && info.bytes > 0 && info.shape.alpha == 16);
@@ -473,9 +473,9 @@ static void test_new_ones(void **state) {
         assert_int_equal(2 * n, part.n);
     }
     int index;
-    refused(model_adapter_create(m, &(struct adapter_shape){0, 16, 1}, 7, &index, &err), ST_INVALID, "rank");
-    refused(model_adapter_create(m, &(struct adapter_shape){4, 0, 1}, 7, &index, &err), ST_INVALID, "alpha");
-    refused(model_adapter_create(m, &(struct adapter_shape){4, 1, 8}, 7, &index, &err), ST_INVALID, "parts");
+    refused(model_adapter_create(m, &(struct adapter_shape){0, 16, 1, 0}, 7, &index, &err), ST_INVALID, "rank");
+    refused(model_adapter_create(m, &(struct adapter_shape){4, 0, 1, 0}, 7, &index, &err), ST_INVALID, "alpha");
+    refused(model_adapter_create(m, &(struct adapter_shape){4, 1, 8, 0}, 7, &index, &err), ST_INVALID, "parts");
     refused(model_adapter_copy(m, 9, &index, &err), ST_INVALID, "no adapter 9");
     refused(model_adapter_prepare(m, 9, &err), ST_INVALID, "no adapter 9");
     CHECK(model_adapter_copy(m, ADAPTER_OWN, &index, &err));

@@ -19,6 +19,10 @@ static const char *const llama_modules[N_MODULES] = {
     [MODULE_DOWN] = "model.layers.*.mlp.down_proj",
     [MODULE_FINAL_NORM] = "model.norm",
     [MODULE_HEAD] = "lm_head",
+    [MODULE_ROUTER] = "model.layers.*.mlp.gate",
+    [MODULE_EXPERT_GATE] = "model.layers.*.mlp.experts.*.gate_proj",
+    [MODULE_EXPERT_UP] = "model.layers.*.mlp.experts.*.up_proj",
+    [MODULE_EXPERT_DOWN] = "model.layers.*.mlp.experts.*.down_proj",
 };
 
 static const struct arch rows[] = {
@@ -35,6 +39,14 @@ static const struct arch rows[] = {
      .chat = "qwen3",
      .module = llama_modules,
      .qk_norm = true,
+     .default_positions = 32768},
+    {.name = "Qwen3MoeForCausalLM",
+     .embedder = "Qwen3MoeModel",
+     .type = "qwen3_moe",
+     .chat = "qwen3",
+     .module = llama_modules,
+     .qk_norm = true,
+     .experts = true,
      .default_positions = 32768},
     {.name = "LlamaForCausalLM",
      .embedder = "LlamaModel",
@@ -64,12 +76,33 @@ void arch_list(const char *last, struct str *out) {
         str_addf(out, "%s%s", i == 0 ? "" : i + 1 < ARRAY_LEN(rows) ? ", " : last, rows[i].name);
 }
 
-void arch_tensor(const struct arch *a, enum arch_module at, int layer, const char *what, struct str *out) {
+void arch_expert_tensor(const struct arch *a, enum arch_module at, int layer, int64_t expert, const char *what,
+                        struct str *out) {
+    const long long number[] = {layer, expert};
     const char *name = a->module[at];
-    const size_t front = strcspn(name, "*");
-    str_add(out, name, front);
-    if (name[front]) str_addf(out, "%d%s", layer, name + front + 1);
+    for (size_t i = 0; *name; i++) {
+        const size_t front = strcspn(name, "*");
+        str_add(out, name, front);
+        name += front;
+        if (!*name) break;
+        ASSERT(i < ARRAY_LEN(number));
+        str_addf(out, "%lld", number[i]);
+        name++;
+    }
     str_addf(out, ".%s", what);
+}
+
+void arch_tensor(const struct arch *a, enum arch_module at, int layer, const char *what, struct str *out) {
+    arch_expert_tensor(a, at, layer, 0, what, out);
+}
+
+void arch_fused_experts(const struct arch *a, enum arch_module at, int layer, struct str *out) {
+    const char *name = a->module[at], *dot = strrchr(name, '.');
+    const size_t front = strcspn(name, "*"), second = front + 1 + strcspn(name + front + 1, "*");
+    str_add(out, name, front);
+    str_addf(out, "%d", layer);
+    str_add(out, name + front + 1, second - front - 1); /* ".mlp.experts." */
+    str_adds(out, at == MODULE_EXPERT_DOWN ? dot + 1 : "gate_up_proj");
 }
 
 const char *arch_short_name(const struct arch *a, enum arch_module at) {

@@ -25,18 +25,24 @@ enum arch_module {
     MODULE_K_NORM,
     MODULE_LN2, /* in front of the MLP */
     MODULE_FINAL_NORM,
+    MODULE_ROUTER, /* of a mixture of experts, whose experts have the next three each */
+    MODULE_EXPERT_GATE,
+    MODULE_EXPERT_UP,
+    MODULE_EXPERT_DOWN,
     N_MODULES
 };
 
 struct arch {
-    const char *name;          /* "Qwen3ForCausalLM": architectures in config.json, and the name in messages */
-    const char *embedder;      /* "Qwen3Model": the same without a head */
-    const char *type;          /* "qwen3": model_type, for files without architectures */
-    const char *chat;          /* the family of its chat templates (text/chat.h); NULL: none is known */
-    const char *const *module; /* [N_MODULES] names; * stands for the number of the layer */
-    bool qkv_bias;             /* true: the projections q, k and v have a bias */
-    bool qk_norm;              /* true: each head of q and k is normalised before the rotary embedding */
-    bool sliding_window;       /* true: the key of this name alone says that layers see a window of positions */
+    const char *name;     /* "Qwen3ForCausalLM": architectures in config.json, and the name in messages */
+    const char *embedder; /* "Qwen3Model": the same without a head */
+    const char *type;     /* "qwen3": model_type, for files without architectures */
+    const char *chat;     /* the family of its chat templates (text/chat.h); NULL: none is known */
+    const char *const
+        *module;         /* [N_MODULES] names; * stands for the number of the layer, a second one for an expert's */
+    bool qkv_bias;       /* true: the projections q, k and v have a bias */
+    bool qk_norm;        /* true: each head of q and k is normalised before the rotary embedding */
+    bool experts;        /* true: layers may be mixtures of experts, as config.json says */
+    bool sliding_window; /* true: the key of this name alone says that layers see a window of positions */
     int32_t default_positions; /* max_position_embeddings, where config.json has none */
 };
 
@@ -49,6 +55,13 @@ void arch_list(const char *last, struct str *out);
 /* Appends the name of a module's tensor. With MODULE_Q, layer 3 and "weight" that is
  * "model.layers.3.self_attn.q_proj.weight". layer is not used for a module that lies in no layer. */
 void arch_tensor(const struct arch *a, enum arch_module at, int layer, const char *what, struct str *out);
+/* The same of one of the modules that each expert has. */
+void arch_expert_tensor(const struct arch *a, enum arch_module at, int layer, int64_t expert, const char *what,
+                        struct str *out);
+/* The tensor that holds a module of all experts of a layer in some checkpoints, one behind the other:
+ * "model.layers.3.mlp.experts.down_proj" of MODULE_EXPERT_DOWN. Gate and up lie in one, gate over up:
+ * "model.layers.3.mlp.experts.gate_up_proj". */
+void arch_fused_experts(const struct arch *a, enum arch_module at, int layer, struct str *out);
 /* What PEFT calls a site of LoRA among target_modules: "q_proj", "lm_head". */
 const char *arch_short_name(const struct arch *a, enum arch_module at);
 /* The number of the layer in the name of a tensor; -1 for a tensor of no layer. A number above a million is not read to

@@ -22,7 +22,8 @@
 
 #define SHAPE_OF(layers)                                                                             \
     "\"vocab_size\":20,\"hidden_size\":8,\"intermediate_size\":12,\"num_hidden_layers\":" layers "," \
-    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"tie_word_embeddings\":false}"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"tie_word_embeddings\":false,"             \
+    "\"num_experts\":3,\"num_experts_per_tok\":2,\"moe_intermediate_size\":5}"
 #define SHAPE SHAPE_OF("12")
 
 static struct err err;
@@ -145,6 +146,41 @@ static void test_names_of_tensors(void **state) {
     }
 }
 
+/* Those of a mixture of experts, and of a dense layer in such a model. */
+static void test_names_of_experts(void **state) {
+    (void)state;
+    static const char *const all[] = {
+        "model.layers.11.mlp.gate.weight",
+        "model.layers.11.mlp.experts.0.gate_proj.weight",
+        "model.layers.11.mlp.experts.2.up_proj.weight",
+        "model.layers.11.mlp.experts.1.down_proj.weight",
+        "model.layers.11.post_attention_layernorm.weight",
+        "model.layers.11.self_attn.q_norm.weight",
+        "model.layers.0.mlp.down_proj.weight",
+    };
+    CLEANUP_STR struct str config = STR_INIT, fused = STR_INIT;
+    struct model *m;
+    int n;
+    str_adds(&config, "{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":[0]," SHAPE);
+    CHECK(model_init(config.p, 1, NULL, be, &m, &err));
+    const struct param *p = model_params(m, &n);
+    for (size_t k = 0; k < ARRAY_LEN(all); k++)
+        if (!among(p, n, all[k])) fail_msg("no parameter %s", all[k]);
+    assert_int_equal(n, 3 + 12 * (6 + 2) + 3 + 11 * (1 + 3 * 3));
+    CHECK(model_lora_init(m, 4, 4, 1, &err));
+    CHECK(model_train_prepare(m, TRAIN_LORA, &err));
+    p = model_params(m, &n);
+    assert_true(among(p, n, "base_model.model.model.layers.11.mlp.experts.2.down_proj.lora_B.weight"));
+    assert_true(among(p, n, "base_model.model.model.layers.0.mlp.down_proj.lora_B.weight"));
+    assert_int_equal(n, 12 * 8 + 6 + 11 * 3 * 6);
+    model_free(m);
+    arch_fused_experts(arch_find("qwen3_moe"), MODULE_EXPERT_UP, 3, &fused);
+    assert_string_equal(fused.p, "model.layers.3.mlp.experts.gate_up_proj");
+    str_clear(&fused);
+    arch_fused_experts(arch_find("qwen3_moe"), MODULE_EXPERT_DOWN, 11, &fused);
+    assert_string_equal(fused.p, "model.layers.11.mlp.experts.down_proj");
+}
+
 static void test_names_of_adapters(void **state) {
     (void)state;
     static const char *const sites[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -156,8 +192,9 @@ static void test_names_of_adapters(void **state) {
         CHECK(model_train_prepare(m, TRAIN_LORA, &err));
         int n;
         const struct param *p = model_params(m, &n);
-        assert_int_equal(n, 12 * 14);
-        for (size_t s = 0; s < ARRAY_LEN(sites); s++)
+        const bool experts = arch_row(i)->experts; /* SHAPE has three; their names are in the test above */
+        assert_int_equal(n, experts ? 12 * (8 + 3 * 6) : 12 * 14);
+        for (size_t s = 0; !experts && s < ARRAY_LEN(sites); s++)
             for (int layer = 0; layer < 12; layer++)
                 for (int ab = 0; ab < 2; ab++) {
                     str_clear(&path);
@@ -325,6 +362,7 @@ int main(void) {
         cmocka_unit_test(test_adapter_of_a_deeper_model), cmocka_unit_test(test_layer_of_a_name),
         cmocka_unit_test(test_embedders_names),           cmocka_unit_test(test_golden_models),
         cmocka_unit_test(test_each_family_has_templates), cmocka_unit_test(test_documents_name_each_row),
+        cmocka_unit_test(test_names_of_experts),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -67,14 +67,12 @@ bool coded_in_file(const struct st_file *f, const char *name, enum weight_format
     return t && t->dtype == (format == FORMAT_FP8 ? ST_DTYPE_F8_E4M3 : ST_DTYPE_U8);
 }
 
-bool coded_beside(const char *tensor, const char *name) {
+size_t coded_beside(const char *tensor) {
     static const char *const ends[] = {SCALE_INV,        ".absmax",           ".quant_map",
                                        ".nested_absmax", ".nested_quant_map", STATE "nf4"};
-    const size_t n = strlen(name);
-    if (strncmp(tensor, name, n) != 0) return false;
     for (size_t i = 0; i < ARRAY_LEN(ends); i++)
-        if (strcmp(tensor + n, ends[i]) == 0) return true;
-    return false;
+        if (str_has_suffix(tensor, ends[i])) return strlen(tensor) - strlen(ends[i]);
+    return 0;
 }
 
 /* The tensor `name` with `end` behind it, of this shape. */

@@ -15,8 +15,9 @@
 enum status coded_config(const json_t *config, const char *where, enum weight_format *out, struct err *e) MUST_USE;
 /* Whether the weight `name` is in codes of this format; false for FORMAT_F32. */
 bool coded_in_file(const struct st_file *f, const char *name, enum weight_format format);
-/* Whether a tensor belongs to the codes of the weight `name`: a scale, a table. */
-bool coded_beside(const char *tensor, const char *name);
+/* The length of the name of the weight to whose codes a tensor belongs, as a scale or a table: its own name begins with
+ * that. 0: it is called like none. */
+size_t coded_beside(const char *tensor);
 /* Reads and checks the codes of [rows,K]; they stay in the file's map, scales are copied. coded_release afterwards. */
 enum status coded_read(const struct st_file *f, const char *name, enum weight_format format, int64_t rows, int64_t K,
                        struct coded_matrix *out, struct err *e) MUST_USE;

@@ -5,6 +5,7 @@
 
 #include "io/json.h"
 #include "model/internal.h"
+#include "tensor/experts.h"
 
 static enum status positive(const json_t *j, const char *where, const char *key, int64_t max, int32_t *out,
                             struct err *e) {
@@ -170,12 +171,52 @@ static enum status refuse_other_products(const json_t *j, const char *where, str
     return FAIL(e, ST_UNSUPPORTED, "%s: pretraining_tp: %lld is not supported, expected 1", where, (long long)parts);
 }
 
+/* Which layers are mixtures: every decoder_sparse_step-th one, but for those that mlp_only_layers names. */
+static enum status parse_sparse_layers(const json_t *j, const char *where, struct model_config *c, struct err *e) {
+    int64_t step = 1;
+    TRY(js_opt_i64(j, where, "decoder_sparse_step", &step, e));
+    if (step < 1)
+        return FAIL(e, ST_INVALID, "%s: decoder_sparse_step: expected an integer >= 1, got %lld", where,
+                    (long long)step);
+    for (int32_t i = 0; i < c->L; i++) c->sparse[i] = (i + 1) % step == 0;
+    const json_t *dense = json_object_get(j, "mlp_only_layers"), *v;
+    size_t k;
+    if (!dense || json_is_null(dense)) return ST_OK;
+    if (!json_is_array(dense)) return FAIL(e, ST_PARSE, "%s: mlp_only_layers: expected an array or null", where);
+    json_array_foreach(dense, k, v) {
+        if (!json_is_integer(v) || json_integer_value(v) < 0)
+            return FAIL(e, ST_INVALID, "%s: mlp_only_layers[%zu]: expected an integer >= 0", where, k);
+        if (json_integer_value(v) < c->L) c->sparse[json_integer_value(v)] = false;
+    }
+    return ST_OK;
+}
+
+static enum status parse_experts(const json_t *j, const char *where, struct model_config *c, struct err *e) {
+    bool any = false;
+    if (!c->arch->experts) return ST_OK;
+    TRY(positive(j, where, "num_experts", EXPERTS_MAX, &c->E, e));
+    TRY(positive(j, where, "num_experts_per_tok", c->E, &c->top_k, e));
+    TRY(positive(j, where, "moe_intermediate_size", 1 << 18, &c->moe_F, e));
+    TRY(js_opt_bool(j, where, "norm_topk_prob", &c->norm_topk, e));
+    TRY(parse_sparse_layers(j, where, c, e));
+    for (int32_t i = 0; i < c->L; i++) any |= c->sparse[i];
+    if (!any) c->E = 0; /* all layers are dense */
+    return ST_OK;
+}
+
 static enum status parse_arch(const char *name, const char *where, struct model_config *c, struct err *e) {
     c->arch = arch_find(name);
     if (c->arch) return ST_OK;
     CLEANUP_STR struct str known = STR_INIT;
     arch_list(" or ", &known);
     return FAIL(e, ST_UNSUPPORTED, "%s: architectures: \"%s\" is not supported, expected %s", where, name, known.p);
+}
+
+double model_ffn_columns(const struct model_config *c, double n) {
+    const double E = c->E, read = E > 0 ? E * (1 - pow(1 - c->top_k / E, n)) : 0;
+    double columns = 0;
+    for (int i = 0; i < c->L; i++) columns += c->sparse[i] ? read * c->moe_F : c->F;
+    return columns / c->L;
 }
 
 enum status config_parse(json_t *j, const char *where, struct model_config *c, struct err *e) {
@@ -188,7 +229,7 @@ enum status config_parse(json_t *j, const char *where, struct model_config *c, s
     TRY(positive(j, where, "vocab_size", 1 << 22, &c->V, e));
     TRY(positive(j, where, "hidden_size", 1 << 16, &c->D, e));
     TRY(positive(j, where, "intermediate_size", 1 << 18, &c->F, e));
-    TRY(positive(j, where, "num_hidden_layers", 512, &c->L, e));
+    TRY(positive(j, where, "num_hidden_layers", MODEL_LAYERS_MAX, &c->L, e));
     TRY(positive(j, where, "num_attention_heads", 1024, &c->H, e));
     c->G = c->H;
     const json_t *kv = json_object_get(j, "num_key_value_heads");
@@ -221,6 +262,7 @@ enum status config_parse(json_t *j, const char *where, struct model_config *c, s
     c->tied |= strcmp(name, c->arch->embedder) == 0; /* it has no head, and nobody asks it for logits */
     TRY(parse_attention(j, where, c, e));
     TRY(refuse_other_products(j, where, e));
+    TRY(parse_experts(j, where, c, e));
     TRY(parse_rope(j, where, c, e));
     return parse_eos(j, where, c, e);
 }

@@ -19,10 +19,15 @@ void declare_matrix(struct declared *d, struct weight *w, int64_t N, int64_t K, 
     *add_stored(d) = (struct stored){.matrix = w, .n = N * K, .multiplied = multiplied, .of_layer = d->in_layer};
 }
 
+void declare_exact(struct declared *d, struct weight *w, int64_t N, int64_t K) {
+    declare_matrix(d, w, N, K, true);
+    d->m->stored[d->m->n_stored - 1].exact = true;
+}
+
 void declare_vector(struct declared *d, float **v, int64_t n) { *add_stored(d) = (struct stored){.vector = v, .n = n}; }
 
-static void add_param(struct declared *d, enum arch_module at, int layer, const char *what, struct param p,
-                      struct param_place place) {
+/* place has all that the parameter's name says. */
+static void add_param(struct declared *d, const char *what, struct param p, struct param_place place) {
     struct model *m = d->m;
     if (m->n_param == d->cap_param) {
         d->cap_param = d->cap_param ? 2 * d->cap_param : 64;
@@ -30,21 +35,26 @@ static void add_param(struct declared *d, enum arch_module at, int layer, const 
         m->place = xrealloc(m->place, (size_t)d->cap_param * sizeof *m->place);
     }
     CLEANUP_STR struct str name = STR_INIT;
-    arch_tensor(m->cfg.arch, at, layer, what, &name);
+    arch_expert_tensor(m->cfg.arch, place.at, place.layer, place.expert, what, &name);
     p.name = arena_strdup(&m->names, name.p);
     m->param[m->n_param] = p;
     m->place[m->n_param++] = place;
 }
 
+void declare_expert_rows(struct declared *d, enum arch_module at, int layer, int64_t expert, struct weight *w,
+                         int64_t row, int64_t rows) {
+    add_param(d, "weight", (struct param){.n = rows * w->K, .nd = 2, .dim = {rows, w->K}},
+              (struct param_place){.in = w, .row = row, .at = at, .layer = layer, .expert = expert});
+}
+
 void declare_rows(struct declared *d, enum arch_module at, int layer, struct weight *w, int64_t row, int64_t rows) {
-    add_param(d, at, layer, "weight", (struct param){.n = rows * w->K, .nd = 2, .dim = {rows, w->K}},
-              (struct param_place){.in = w, .row = row});
+    declare_expert_rows(d, at, layer, 0, w, row, rows);
 }
 
 void declare_part(struct declared *d, enum arch_module at, int layer, const char *what, float **v, int64_t first,
                   int64_t n) {
-    add_param(d, at, layer, what, (struct param){.n = n, .nd = 1, .dim = {n, 0}},
-              (struct param_place){.vector = v, .row = first});
+    add_param(d, what, (struct param){.n = n, .nd = 1, .dim = {n, 0}},
+              (struct param_place){.vector = v, .row = first, .at = at, .layer = layer});
 }
 
 const char *declared_name(struct model *m, enum arch_module at) {
@@ -93,7 +103,7 @@ enum status declared_choose(struct model *m, const struct st_file *f, bool decod
         const char *named = "";
         int of = 1, n = 0;
         if (!s->matrix) continue;
-        if (f) n = coded_tensors(m, s->matrix, f, &of, &named);
+        if (f && m->in_file != FORMAT_F32) n = coded_tensors(m, s->matrix, f, &of, &named);
         if (n > 0 && n < of)
             return FAIL(e, ST_UNSUPPORTED,
                         "tensor \"%s\" is not in %s like those of the same product, and such a mixture is not "
@@ -104,6 +114,10 @@ enum status declared_choose(struct model *m, const struct st_file *f, bool decod
                         format_of(m->in_file)->name);
         s->matrix->format = n > 0 || (s->of_layer && makes && m->codes != FORMAT_F32) ? m->codes : m->plain;
         if (decoded) s->matrix->format = m->plain;
+        if (s->exact && n > 0)
+            return FAIL(e, ST_UNSUPPORTED, "tensor \"%s\": a router in %s is not supported", named,
+                        format_of(m->in_file)->name);
+        if (s->exact) s->matrix->format = FORMAT_F32;
         any |= format_is_coded(s->matrix->format);
     }
     if (!any) m->codes = FORMAT_F32;
@@ -118,7 +132,7 @@ static void hand_out(struct model *m, struct carve *slab) {
             *s->vector = carve(slab, s->n);
             continue;
         }
-        s->matrix->dt = m->dt;
+        s->matrix->dt = s->exact ? DT_F32 : m->dt;
         s->matrix->w = s->matrix->format == FORMAT_F32 ? carve(slab, s->n) : NULL;
     }
 }

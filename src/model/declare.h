@@ -16,10 +16,15 @@ struct declared {
 /* A matrix [N,K] or a vector of n numbers. Memory is laid out in the order of these calls, and the place is filled by
  * declared_lay_out; it must not move. A matrix that no product reads (multiplied false) is not packed. */
 void declare_matrix(struct declared *d, struct weight *w, int64_t N, int64_t K, bool multiplied);
+/* A matrix whose products are float32's in every model, and which is always held in float32: a router. */
+void declare_exact(struct declared *d, struct weight *w, int64_t N, int64_t K);
 void declare_vector(struct declared *d, float **v, int64_t n);
 /* A tensor of a checkpoint: the weight of a module of a layer is the rows [row, row + rows) of w; or the tensor `what`
  * ("weight", "bias") is the numbers [first, first + n) of v. Checkpoints are written in the order of these calls. */
 void declare_rows(struct declared *d, enum arch_module at, int layer, struct weight *w, int64_t row, int64_t rows);
+/* The same for one of the modules that each expert has. */
+void declare_expert_rows(struct declared *d, enum arch_module at, int layer, int64_t expert, struct weight *w,
+                         int64_t row, int64_t rows);
 void declare_part(struct declared *d, enum arch_module at, int layer, const char *what, float **v, int64_t first,
                   int64_t n);
 /* The name of a module's weight, which lives with the model. */
@@ -33,7 +38,7 @@ int64_t declared_held_bytes(const struct model *m);
 enum status declared_choose(struct model *m, const struct st_file *f, bool decoded, struct err *e) MUST_USE;
 /* Takes the slab, once the formats of the matrices are chosen, and fills in all places. */
 enum status declared_lay_out(struct model *m, struct err *e) MUST_USE;
-/* Makes the packed copies that products read. */
+/* Makes the packed copies that products read, of the matrices that have float32 values. */
 void declared_pack(struct model *m);
 void declared_free(struct model *m);
 

@@ -97,6 +97,22 @@ static enum status check_batch(const struct model *m, const struct train_batch *
     return ST_OK;
 }
 
+/* What backward needs of LoRA in layer i. The layers that share their activations share the room of layer 0, which is
+ * the largest that one of them needs; but LORA_OF_ACT is not recomputed with its layer, and is never shared. */
+static void carve_lora(struct model *m, struct carve *s, int64_t T, int n_shared, int i) {
+    struct train_space *w = &m->ts;
+    const bool of_adapter = w->backward && !w->full;
+    for (int g = 0; of_adapter && g < LORA_OF_HN; g++) {
+        const enum lora_input input = (enum lora_input)g;
+        const bool shared = input != LORA_OF_ACT && i < n_shared;
+        int64_t n = 0;
+        if (shared && i > 0) continue;
+        for (int l = i; l < (shared ? n_shared : i + 1); l++)
+            n = i64_max(n, lora_xa_elements(&w->of->layer[l], input, lora_rows_at(&m->cfg, l, input, T)));
+        if (n > 0) w->layer[i].xa[g] = carve_act(m, s, n);
+    }
+}
+
 /* Activations of a batch of T rows, N of which predict, when n_shared layers share theirs. */
 static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, int n_shared) {
     const struct model_config *c = &m->cfg;
@@ -106,11 +122,8 @@ static void carve_train(struct model *m, struct carve *s, int64_t T, int64_t N, 
         if (i > 0 && i < n_shared)
             w->layer[i] = w->layer[0];
         else
-            layer_keep(m, s, i, T, NULL, &w->layer[i]);
-        const struct lora *keep = w->backward && !w->full ? &w->of->layer[i] : NULL;
-        for (int g = 0; keep && g < LORA_OF_HN; g++) /* the last one is not recomputed with its layer: never shared */
-            if (keep->groups[g] > 0 && (i == 0 || i >= n_shared || g == LORA_OF_ACT))
-                w->layer[i].xa[g] = carve_act(m, s, lora_xa_elements(keep, (enum lora_input)g, T));
+            layer_keep(m, s, i == 0 && n_shared > 1 ? LAYER_ANY : i, T, NULL, &w->layer[i]);
+        carve_lora(m, s, T, n_shared, i);
         w->layer[i].x[0] = carve(s, T * D);
     }
     w->x_last = carve(s, T * D);
@@ -293,6 +306,11 @@ void model_layer_recall(struct model *m, int i) {
     if (i >= w->n_shared || i == w->held) return;
     layer_forward(m, i, &w->p, &w->layer[i], NULL);
     w->held = i;
+}
+
+void model_experts(struct model *m, int32_t *experts, bool given) {
+    m->ts.p.experts = experts;
+    m->ts.p.given = given;
 }
 
 /* Embedding to final norm; leaves hn. */

@@ -10,6 +10,7 @@
 #include "model/arch.h"
 #include "model/model.h"
 #include "model/rest.h"
+#include "tensor/experts.h"
 #include "tensor/fused.h"
 
 /* A site of LoRA is a module: a value of enum arch_module below this. */
@@ -19,9 +20,9 @@ enum { LORA_SITES = N_LORA_SITES };
 enum lora_input { LORA_OF_H1, LORA_OF_O, LORA_OF_H2, LORA_OF_ACT, LORA_OF_HN, LORA_INPUTS };
 /* q k v; o; gate up; down; head */
 /* Sites that read the same rows x and have one rank and one scale. Their A lie one under the other, as one matrix: x is
- * read once for all of them. */
+ * read once for all of them. In a mixture of experts each expert has such matrices, all of the same shape. */
 struct lora_group {
-    struct weight a; /* [R * sites, in] */
+    struct weight *a; /* [R * sites, in], one for each expert, or one */
     int rank;
     float scale;
     unsigned sites; /* bit s: site s */
@@ -30,7 +31,8 @@ struct lora {
     /* Those of an input are groups[input] from group[lora_first[input]] on; mostly there is one, or none. */
     struct lora_group group[LORA_SITES];
     int groups[LORA_INPUTS];
-    struct weight b[LORA_SITES]; /* [out,R]; absent when w is NULL */
+    struct weight *b[LORA_SITES]; /* [out,R], one for each expert, or one; NULL: absent */
+    int layer;                    /* its place in adapter.layer */
 };
 /* The sites of an input: [lora_first[i], lora_first[i+1]). */
 extern const int lora_first[LORA_INPUTS + 1];
@@ -46,9 +48,12 @@ struct adapter {
     struct resting *resting; /* NULL: it is awake */
     int rank;                /* of a site without one of its own, as alpha */
     float alpha;
-    struct lora_site *at; /* [(L + 1) * LORA_SITES], by layer and site */
-    int widest;           /* the largest rank of a site */
+    struct lora_site *at;  /* [(L + 1) * LORA_SITES], by layer and site */
+    int widest;            /* the largest rank of a site, times top_k in a mixture of experts */
+    struct weight *weight; /* [n_weights]: all matrices, of which struct lora has views */
+    int64_t n_weights;
     bool rslora, use[LORA_SITES];
+    bool fused;          /* true: its file had one pair of tensors for all experts of a layer */
     int32_t stamp;       /* > 0; of these weights: no others of the model have or had it */
     int64_t used, bytes; /* as in struct adapter_info */
     json_t *peft;        /* adapter_config.json as loaded, or NULL */
@@ -77,9 +82,15 @@ struct ffn_weights {
     struct weight wgu, wd;
     float *ln; /* [D] */
 };
+struct moe_weights {
+    struct weight router;    /* [E,D], float32 always */
+    struct weight *wgu, *wd; /* [E] each; the experts' float32 values lie one behind the other, carve_size apart */
+    float *ln;               /* [D] */
+};
 struct layer {
     struct attention_weights attention;
-    struct ffn_weights ffn;
+    struct ffn_weights ffn; /* where the layer is no mixture of experts */
+    struct moe_weights moe; /* where it is */
 };
 /* So many blocks make a layer. */
 enum { LAYER_BLOCKS = 2 };
@@ -89,6 +100,8 @@ struct layer_acts {
     float *x[LAYER_BLOCKS]; /* what each block reads, [T,D] */
     float *qkv, *stats;     /* attention's, with o; stats NULL: no backward pass will follow */
     void *o, *gu;           /* of type model.act, as h, qk and a below; gu is the feed-forward part's */
+    float *router;          /* a mixture's logits, [T,E] */
+    void *routing, *moe_gu; /* what they chose, routing_words(); gu of the pairs, by expert */
     void *xa[LORA_OF_HN];   /* scale * x A^T as lora_xa says, of activations' type; NULL: not kept */
 };
 struct pass {
@@ -99,6 +112,11 @@ struct pass {
     float *kv; /* of this layer, as in struct attn_shape; NULL in training */
     int64_t kv_stride;
     void *h, *qk, *a;
+    float *moe_x;                /* a mixture's rows by expert, [T top_k, D]: what experts read, then what they give */
+    void *moe_a;                 /* as a, of those rows */
+    struct expert_places places; /* of an adapter's rows */
+    int32_t *experts;            /* as model_experts says; NULL in sampling */
+    bool given;
     void *xa;              /* scratch for any input of LoRA, xa_room() elements of activations' type */
     struct lora_runs lora; /* of the T rows. Room for one a sequence */
     struct lora_runs head; /* of the rows whose logits are made, as far as their adapters act on the head */
@@ -125,6 +143,9 @@ struct train_space {
     bool logits_kept;         /* as model_memory says */
     float *dx, *dh;
     void *d_o, *da, *dgu, *dqkv; /* of type model.act */
+    /* A mixture's, by expert but for d_router: the gradient at experts' outputs, then at their inputs; at a and gu. */
+    float *moe_dy, *d_weight, *d_router;
+    void *moe_da, *moe_dgu;
     struct pass p;
     int64_t chunk; /* rows of an LM-head chunk */
     int64_t cap_chunk;
@@ -170,6 +191,9 @@ struct param_place {
     struct weight *in; /* NULL: it is of a vector */
     float **vector;
     int64_t row;
+    enum arch_module at; /* what it is of: the module, its layer, its expert */
+    int layer;
+    int64_t expert;
 };
 /* A matrix or a vector of the base, as declare.h lists them. */
 struct stored {
@@ -178,6 +202,7 @@ struct stored {
     int64_t n;       /* elements */
     bool multiplied; /* true: products read the matrix, so it is packed */
     bool of_layer;   /* true: codes may be made of it */
+    bool exact;      /* true: it is float32 in every model */
 };
 
 struct model {
@@ -208,10 +233,11 @@ struct model {
 
     struct adapter **adapter; /* [n_adapters] by index; NULL: there is none */
     int n_adapters, cap_adapters;
-    int widest, n_heads; /* of the adapters: the largest rank; how many act on the head */
+    int widest, n_heads; /* of the adapters: the largest struct adapter.widest; how many act on the head */
     int n_prepared;      /* so many have gradients */
-    int32_t stamps;      /* given so far */
-    int64_t passes;      /* batches and steps, for adapter_info.used */
+    enum expert_files expert_files;
+    int32_t stamps; /* given so far */
+    int64_t passes; /* batches and steps, for adapter_info.used */
 
     bool full;                   /* true: the base is trained */
     uint64_t version;            /* counts changes of the base: a cache of older weights is worth nothing */
@@ -250,7 +276,13 @@ const char *name_in(const struct model *m, const struct st_file *f, const char *
 /* As model_param_get, of rows [row, row + rows) of a matrix; a vector is one row. */
 void param_get_rows(const struct model *m, const struct param *p, int64_t row, int64_t rows, float *host);
 /* lora.c. `layer` is a place in adapter.layer, and x, y and what is beside them the rows that the runs count. */
-void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out);
+void lora_site_dims(const struct model_config *c, int layer, int site, int64_t *in, int64_t *out);
+/* How many matrices each site of an input has: one for each expert in a mixture, else 1. */
+int64_t lora_copies(const struct model_config *c, int layer, enum lora_input input);
+/* Rows of what an input of a layer reads, when the pass has T. */
+int64_t lora_rows_at(const struct model_config *c, int layer, enum lora_input input, int64_t T);
+/* What the adapter of a batch that is trained on has there, or NULL. */
+const struct lora *lora_trained_at(const struct model *m, int layer, enum lora_input input);
 /* Rows [row, row + n), behind those added before, go through this adapter (NULL: the base). */
 void runs_add(struct lora_runs *l, const struct adapter *ad, int64_t row, int64_t n);
 /* Those of rows [row, row + n), counted from 0; room has space for as many as l has. */
@@ -286,6 +318,15 @@ void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tenso
 /* dx = dy W + dt A, W being the base's matrix. */
 void lora_dx(struct model *m, int layer, enum lora_input input, struct tensor dx, struct tensor dy,
              const struct weight *w, void *dt);
+/* lora_experts.c: the same in a mixture of experts. The rows of y, x, dy and dx are sorted by r; `at` is scratch. */
+void lora_experts_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input,
+                          const struct routing *r, struct expert_places at, struct tensor y, struct tensor x, void *xa);
+void lora_experts_backward(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor dy,
+                           void *xa, void *dt);
+void lora_experts_a_grad(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor x,
+                         void *dt);
+void lora_experts_dx(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor dx,
+                     struct tensor dy, const struct weight *w, void *dt);
 /* adapter.c */
 struct adapter_spec {
     int rank;
@@ -300,10 +341,38 @@ void adapter_pack(struct model *m, struct adapter *ad);    /* and gives it a sta
 int adapter_add(struct model *m, struct adapter *ad);      /* returns its index */
 void adapter_put_own(struct model *m, struct adapter *ad); /* in the place of the one that is there; NULL: none */
 void adapters_free(struct model *m);
-/* PEFT's name of a matrix of a site: what is "lora_A.weight" or "lora_B.weight". */
-void adapter_tensor(const struct arch *a, int site, int layer, const char *what, struct str *out);
+/* The module that a site of a layer is; in a mixture of experts it is one that each of them has. */
+enum arch_module adapter_module(const struct model_config *c, int site, int layer);
+/* PEFT's name of a matrix of a site: what is "lora_A.weight" or "lora_B.weight". expert counts where there are any. */
+void adapter_tensor(const struct model_config *c, int site, int layer, int64_t expert, const char *what,
+                    struct str *out);
 /* A tensor's name without what PEFT puts in front of it; NULL: that is not there. */
 const char *adapter_base_name(const char *tensor);
+void adapter_outer_name(struct str *out); /* appends what PEFT puts there */
+/* The rank of the first site in a mixture of experts; 0: it has none. */
+int adapter_expert_rank(const struct model *m, const struct adapter *ad);
+/* peft.c: what rank_pattern and alpha_pattern say of a module, into *s. */
+enum status peft_site(const json_t *j, const char *module, struct lora_site *s, struct err *e) MUST_USE;
+/* peft_experts.c: files in which a pair of tensors acts on all experts of a layer. Whether f is one: */
+bool fused_experts_in(const struct model *m, const struct st_file *f);
+bool fused_experts_named(const struct model *m, const char *name); /* whether a tensor is of such a pair */
+/* Adds the sites that the pairs act on to use, and their ranks and alphas to at; j is adapter_config.json, and `usual`
+ * has its r and lora_alpha. */
+enum status fused_experts_sites(const struct model *m, const struct st_file *f, const json_t *j, bool rslora,
+                                const struct lora_site *usual, bool *use, struct lora_site *at, struct err *e) MUST_USE;
+/* Reads all weights of an adapter whose sites these are. */
+enum status fused_experts_read(struct model *m, const struct st_file *f, const struct adapter *ad,
+                               struct err *e) MUST_USE;
+/* Whether such a file can say what an adapter is, to the last bit. */
+bool fused_experts_fit(const struct model *m, const struct adapter *ad);
+enum status fused_experts_write(const struct model *m, const struct adapter *ad, const char *const *metadata,
+                                const char *path, struct err *e) MUST_USE;
+/* Puts the ranks and alphas of experts into adapter_config.json where they are not those of all modules, under their
+ * own names and under those of the pairs, which PEFT looks for where transformers holds all experts of a layer
+ * together. */
+void fused_experts_patterns(const struct model *m, const struct adapter *ad, bool fused, json_t *j);
+void fused_experts_targets(const struct model *m, const struct adapter *ad, bool fused,
+                           json_t *j); /* target_parameters */
 /* The adapter of an index; NULL: there is none, and rows go through the base. */
 struct adapter *adapter_of(const struct model *m, int index);
 /* The same, where it must be there and awake: ST_INVALID. */
@@ -348,9 +417,10 @@ struct carve {
     float *base;
     int64_t used;
 };
+static inline int64_t carve_size(int64_t n) { return (n + 15) & ~(int64_t)15; } /* what a piece of n floats takes */
 static inline float *carve(struct carve *c, int64_t n) {
     float *p = c->base ? c->base + c->used : NULL;
-    c->used += (n + 15) & ~(int64_t)15;
+    c->used += carve_size(n);
     return p;
 }
 

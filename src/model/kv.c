@@ -250,7 +250,7 @@ static void carve_step(struct model *m, struct carve *s, int64_t T, int64_t n_la
     struct step_space *w = &m->ss;
     const int64_t D = m->cfg.D;
     float *const x = carve(s, T * D);
-    layer_keep(m, s, 0, T, x, &w->acts); /* all layers use the same buffers */
+    layer_keep(m, s, LAYER_ANY, T, x, &w->acts); /* all layers use the same buffers */
     w->rows = carve(s, n_last * D);
     w->logits = carve(s, n_last * m->cfg.V);
     w->p.h = carve_act(m, s, i64_max(T, n_last) * D);

@@ -3,16 +3,19 @@
 #include "model/declare.h"
 
 static const struct layer_block *const dense[LAYER_BLOCKS] = {&attention_block, &ffn_block};
+static const struct layer_block *const sparse[LAYER_BLOCKS] = {&attention_block, &moe_block};
+static const struct layer_block *const mixed[LAYER_KINDS_MAX] = {&attention_block, &ffn_block, &moe_block};
 
 const struct layer_block *const *layer_blocks(const struct model_config *c, int i) {
-    (void)c, (void)i; /* every layer of a dense model has the same */
-    return dense;
+    return c->sparse[i] ? sparse : dense;
 }
 
 const struct layer_block *const *layer_kinds(const struct model_config *c, int *n) {
-    (void)c;
-    *n = LAYER_BLOCKS;
-    return dense;
+    int n_sparse = 0;
+    for (int i = 0; i < c->L; i++) n_sparse += c->sparse[i];
+    const bool both = n_sparse > 0 && n_sparse < c->L;
+    *n = both ? LAYER_KINDS_MAX : LAYER_BLOCKS;
+    return both ? mixed : n_sparse > 0 ? sparse : dense;
 }
 
 void layer_declare(struct declared *d, int i) {
@@ -21,11 +24,12 @@ void layer_declare(struct declared *d, int i) {
 }
 
 void layer_keep(const struct model *m, struct carve *s, int i, int64_t T, float *x, struct layer_acts *a) {
-    const struct layer_block *const *b = layer_blocks(&m->cfg, i);
+    int n = LAYER_BLOCKS;
+    const struct layer_block *const *b = i == LAYER_ANY ? layer_kinds(&m->cfg, &n) : layer_blocks(&m->cfg, i);
     const bool trained = !x;
     *a = (struct layer_acts){.x = {x}}; /* nothing of an earlier batch stays: xa, above all */
-    for (int k = 0; k < LAYER_BLOCKS; k++) {
-        if (k > 0) a->x[k] = trained ? carve(s, T * m->cfg.D) : x;
+    for (int k = 0; k < n; k++) {
+        if (k > 0 && k < LAYER_BLOCKS) a->x[k] = trained ? carve(s, T * m->cfg.D) : x;
         b[k]->keep(m, s, T, trained, a);
     }
 }

@@ -42,18 +42,20 @@ struct layer_block {
     void (*site_dims)(const struct model_config *c, enum arch_module site, int64_t *in, int64_t *out);
 };
 
-extern const struct layer_block attention_block, ffn_block;
+extern const struct layer_block attention_block, ffn_block, moe_block;
 
 /* The blocks of layer i, LAYER_BLOCKS of them, in the order in which they act. */
 const struct layer_block *const *layer_blocks(const struct model_config *c, int i);
 /* The kinds of blocks that any layer has, each once; *n is their number. */
 const struct layer_block *const *layer_kinds(const struct model_config *c, int *n);
 
+enum { LAYER_ANY = -1, LAYER_KINDS_MAX = 3 };
+
 /* ---- a whole layer ------------------------------------------------------------------------------------------------*/
 
 void layer_declare(struct declared *d, int i);
-/* keep of all blocks of layer i. What the blocks behind the first read is taken for each, or where training is not
- * meant, it is x: the residual stream is then added to where it lies. */
+/* keep of all blocks of layer i; with LAYER_ANY room for those of any layer. What the blocks behind the first read is
+ * taken for each, or where training is not meant, it is x: the residual stream is then added to where it lies. */
 void layer_keep(const struct model *m, struct carve *s, int i, int64_t T, float *x, struct layer_acts *a);
 /* scratch and scratch_back of every kind of block. */
 void layer_scratch(const struct model *m, struct carve *s, int64_t T, struct pass *p);

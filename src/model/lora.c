@@ -3,16 +3,27 @@
 
 const int lora_first[LORA_INPUTS + 1] = {MODULE_Q, MODULE_O, MODULE_GATE, MODULE_DOWN, MODULE_HEAD, LORA_SITES};
 
-void lora_site_dims(const struct model_config *c, int site, int64_t *in, int64_t *out) {
-    int n;
-    const struct layer_block *const *b = layer_kinds(c, &n);
-    for (int k = 0; k < n; k++)
+void lora_site_dims(const struct model_config *c, int layer, int site, int64_t *in, int64_t *out) {
+    const struct layer_block *const *b = layer < c->L ? layer_blocks(c, layer) : NULL;
+    for (int k = 0; b && k < LAYER_BLOCKS; k++)
         if (site >= (int)b[k]->first_site && site < (int)b[k]->end_site) {
             b[k]->site_dims(c, (enum arch_module)site, in, out);
             return;
         }
     *in = c->D; /* the head's */
     *out = c->V;
+}
+
+static bool in_experts(const struct model_config *c, int layer, enum lora_input input) {
+    return layer < c->L && c->sparse[layer] && (input == LORA_OF_H2 || input == LORA_OF_ACT);
+}
+
+int64_t lora_copies(const struct model_config *c, int layer, enum lora_input input) {
+    return in_experts(c, layer, input) ? c->E : 1;
+}
+
+int64_t lora_rows_at(const struct model_config *c, int layer, enum lora_input input, int64_t T) {
+    return in_experts(c, layer, input) ? T * c->top_k : T;
 }
 
 /* ---- whose rows ---------------------------------------------------------------------------------------------------*/
@@ -47,7 +58,7 @@ const struct lora_group *lora_groups(const struct lora *l, enum lora_input input
 }
 
 static int64_t group_elements(const struct lora_group *g, int64_t rows) {
-    return (rows * g->a.N + LORA_ALIGN - 1) / LORA_ALIGN * LORA_ALIGN;
+    return (rows * g->a->N + LORA_ALIGN - 1) / LORA_ALIGN * LORA_ALIGN;
 }
 
 int64_t lora_xa_elements(const struct lora *l, enum lora_input input, int64_t rows) {
@@ -63,7 +74,7 @@ struct tensor lora_xa(const struct model *m, const struct lora *l, const struct 
     int n;
     int64_t before = 0;
     for (const struct lora_group *q = lora_groups(l, input, &n); q < g; q++) before += group_elements(q, rows);
-    return act_full(m, (char *)xa + (size_t)before * dtype_bytes(m->act), rows, g->a.N);
+    return act_full(m, (char *)xa + (size_t)before * dtype_bytes(m->act), rows, g->a->N);
 }
 
 int lora_sites(struct model *m, const struct lora *l, const struct lora_group *g, enum lora_input input,
@@ -72,8 +83,8 @@ int lora_sites(struct model *m, const struct lora *l, const struct lora_group *g
     int64_t col = 0;
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
         int64_t in, out;
-        lora_site_dims(&m->cfg, s, &in, &out);
-        if (g->sites >> s & 1) site[n++] = (struct lora_site_args){&l->b[s], tensor_cols(y, col, out)};
+        lora_site_dims(&m->cfg, l->layer, s, &in, &out);
+        if (g->sites >> s & 1) site[n++] = (struct lora_site_args){l->b[s], tensor_cols(y, col, out)};
         col += out;
     }
     return n;
@@ -113,7 +124,7 @@ void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora
     const struct lora *of = &r->adapter->layer[layer];
     int n;
     const struct lora_group *g = lora_groups(of, input, &n);
-    fused_lora_down(m->be, lora_xa(m, of, g, input, xa, r->n), tensor_rows(x, r->row, r->n), &g->a, g->scale);
+    fused_lora_down(m->be, lora_xa(m, of, g, input, xa, r->n), tensor_rows(x, r->row, r->n), g->a, g->scale);
 }
 
 void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor y,
@@ -126,7 +137,7 @@ void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lo
         for (int k = 0; k < n; k++) {
             struct tensor t = lora_xa(m, of, &g[k], input, xa, r->n);
             if (!goes_first(m, l, layer, input))
-                fused_lora_down(m->be, t, tensor_rows(x, r->row, r->n), &g[k].a, g[k].scale);
+                fused_lora_down(m->be, t, tensor_rows(x, r->row, r->n), g[k].a, g[k].scale);
             group_up(m, of, &g[k], input, tensor_rows(y, r->row, r->n), t);
         }
     }
@@ -135,8 +146,7 @@ void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lo
 /* ---- backward -----------------------------------------------------------------------------------------------------
  * All rows of a batch that is trained on are of one adapter: check_batch in forward.c sees to it. */
 
-/* What the batch's adapter has there, or NULL. */
-static const struct lora *trained_at(const struct model *m, int layer, enum lora_input input) {
+const struct lora *lora_trained_at(const struct model *m, int layer, enum lora_input input) {
     const struct adapter *ad = m->ts.of;
     return ad && ad->layer[layer].groups[input] > 0 ? &ad->layer[layer] : NULL;
 }
@@ -157,7 +167,7 @@ static void group_backward(struct model *m, const struct lora *l, const struct l
 }
 
 void lora_backward(struct model *m, int layer, enum lora_input input, struct tensor dy, void *xa, void *dt) {
-    const struct lora *l = trained_at(m, layer, input);
+    const struct lora *l = lora_trained_at(m, layer, input);
     int n;
     if (!l) return;
     const struct lora_group *g = lora_groups(l, input, &n);
@@ -165,12 +175,12 @@ void lora_backward(struct model *m, int layer, enum lora_input input, struct ten
 }
 
 void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tensor x, void *dt) {
-    const struct lora *l = trained_at(m, layer, input);
+    const struct lora *l = lora_trained_at(m, layer, input);
     int n;
     if (!l) return;
     const struct lora_group *g = lora_groups(l, input, &n);
     for (int k = 0; k < n; k++) {
-        float *const da = lora_grad_of(m, g[k].a.w);
+        float *const da = lora_grad_of(m, g[k].a->w);
         if (da) m->be->linear_dw(m->be, da, lora_xa(m, l, &g[k], input, dt, x.rows), x, m->act);
     }
 }
@@ -179,12 +189,12 @@ void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tenso
  */
 void lora_dx(struct model *m, int layer, enum lora_input input, struct tensor dx, struct tensor dy,
              const struct weight *w, void *dt) {
-    const struct lora *l = trained_at(m, layer, input);
+    const struct lora *l = lora_trained_at(m, layer, input);
     const bool first = l && m->act == DT_BF16;
     int n = 0;
     const struct lora_group *g = l ? lora_groups(l, input, &n) : NULL;
     if (!first) m->be->linear_dx(m->be, dx, dy, w, false);
     for (int k = 0; k < n; k++)
-        m->be->linear_dx(m->be, dx, lora_xa(m, l, &g[k], input, dt, dx.rows), &g[k].a, !first || k > 0);
+        m->be->linear_dx(m->be, dx, lora_xa(m, l, &g[k], input, dt, dx.rows), g[k].a, !first || k > 0);
     if (first) m->be->linear_dx(m->be, dx, dy, w, true);
 }

@@ -96,6 +96,10 @@ static enum status model_new(json_t *config, const char *where, const struct mod
     m->ts.T = -1;
     enum status st;
     TRY_GOTO(config_parse(config, where, &m->cfg, e), fail);
+    if (m->cfg.E > 0 && !be->experts) {
+        st = FAIL(e, ST_UNSUPPORTED, "%s: mixtures of experts are not supported on device %s", where, be->name);
+        goto fail;
+    }
     m->layer = xcalloc((size_t)m->cfg.L, sizeof *m->layer);
     declare_all(m);
     TRY_GOTO(choose_dtype(m, opt, where, e), fail);
@@ -191,24 +195,62 @@ static bool of_base(const struct model *m, const struct param *p) {
     return p >= m->param && p < m->param + m->n_param && p->nd == 2;
 }
 
+/* The tensor of f that holds a parameter, under its own name or, where that is not there, as a part of one of all
+ * experts, [E, rows, K]; *first is the part's first row then, else -1. NULL: f has neither. */
+static const struct st_tensor *tensor_of_param(const struct model *m, const struct st_file *f, const struct param *p,
+                                               int64_t *first) {
+    const struct st_tensor *t = st_find(f, name_in(m, f, p->name));
+    if (first) *first = -1;
+    if (t || !of_base(m, p)) return t;
+    const struct param_place *at = &m->place[p - m->param];
+    if (at->at != MODULE_EXPERT_GATE && at->at != MODULE_EXPERT_UP && at->at != MODULE_EXPERT_DOWN) return NULL;
+    CLEANUP_STR struct str fused = STR_INIT;
+    arch_fused_experts(m->cfg.arch, at->at, at->layer, &fused);
+    if (first) *first = at->expert * at->in->N + at->row;
+    return st_find(f, name_in(m, f, fused.p));
+}
+
+/* The values of a parameter in f, whose shape is checked. */
+static enum status values_of_param(const struct model *m, const struct st_file *f, const struct param *p,
+                                   struct st_tensor *out, struct err *e) {
+    int64_t first;
+    const struct st_tensor *t = tensor_of_param(m, f, p, &first);
+    if (!t || first < 0) {
+        TRY(st_get(f, t ? t->name : name_in(m, f, p->name), p->nd, p->dim, &t, e));
+        *out = *t;
+        return ST_OK;
+    }
+    const struct weight *in = m->place[p - m->param].in;
+    const int64_t all[3] = {m->cfg.E, in->N, in->K};
+    const size_t each = st_dtype_bytes(t->dtype);
+    TRY(st_get(f, t->name, 3, all, &t, e));
+    *out = *t;
+    out->nd = 2;
+    memcpy(out->dim, p->dim, sizeof p->dim);
+    out->numel = p->n;
+    out->bytes = (size_t)p->n * each;
+    out->data += (size_t)(first * in->K) * each;
+    return ST_OK;
+}
+
 enum status params_read(struct model *m, const struct param *p, int n, const struct st_file *f, struct err *e) {
     CLEANUP_FREE float *host = NULL;
     CLEANUP_FREE uint16_t *spare = NULL;
     for (int i = 0; i < n; i++) {
-        const struct st_tensor *t;
+        struct st_tensor t;
         const char *name = name_in(m, f, p[i].name);
         if (of_base(m, &p[i]) && coded_in_file(f, name, m->in_file)) {
             TRY(read_coded(m, &p[i], f, name, e));
             continue;
         }
-        TRY(st_get(f, name, p[i].nd, p[i].dim, &t, e));
-        TRY(st_check_finite(t, e));
+        TRY(values_of_param(m, f, &p[i], &t, e));
+        TRY(st_check_finite(&t, e));
         if (place_of(m, &p[i])) {
-            TRY(read_bf16(m, place_of(m, &p[i]), &p[i], t, &spare, e));
+            TRY(read_bf16(m, place_of(m, &p[i]), &p[i], &t, &spare, e));
             continue;
         }
         if (!host) host = xmalloc((size_t)largest(p, n, false) * sizeof *host);
-        TRY(st_read_f32(t, host, e));
+        TRY(st_read_f32(&t, host, e));
         model_param_put(m, &p[i], host);
     }
     return m->be->sync(m->be, e);
@@ -248,20 +290,26 @@ static void add_name(struct str *list, int n, const char *name) {
  * carry along: the head of a model whose head is its embedding, and the frequencies of the rotary embedding. */
 static enum status check_names(const struct model *m, const struct st_file *f, const char *dir, struct err *e) {
     CLEANUP_STR struct str missing = STR_INIT, unread = STR_INIT;
+    CLEANUP_FREE bool *known = xcalloc(f->count + 1, sizeof *known);
     int n_missing = 0, n_unread = 0;
-    for (int i = 0; i < m->n_param; i++)
-        if (!st_find(f, name_in(m, f, m->param[i].name))) add_name(&missing, n_missing++, m->param[i].name);
+    for (int i = 0; i < m->n_param; i++) {
+        const struct st_tensor *t = tensor_of_param(m, f, &m->param[i], NULL);
+        if (t)
+            known[t - f->tensor] = true;
+        else
+            add_name(&missing, n_missing++, m->param[i].name);
+    }
     if (n_missing > 0)
         return FAIL(e, ST_INVALID, "%s: %d of %d tensors are missing in model.safetensors or its shards: %s", dir,
                     n_missing, m->n_param, str_c(&missing));
     for (size_t k = 0; k < f->count; k++) {
+        CLEANUP_STR struct str weight = STR_INIT;
         const char *name = f->tensor[k].name;
-        bool known = (m->cfg.tied && strcmp(name, m->head_name) == 0) || str_has_suffix(name, ".rotary_emb.inv_freq");
-        for (int i = 0; i < m->n_param && !known; i++) {
-            const char *own = name_in(m, f, m->param[i].name);
-            known = strcmp(own, name) == 0 || coded_beside(name, own);
-        }
-        if (!known) add_name(&unread, n_unread++, name);
+        str_add(&weight, name, coded_beside(name));
+        const struct st_tensor *t = weight.len > 0 ? st_find(f, weight.p) : NULL;
+        const bool head = m->cfg.tied && strcmp(name, m->head_name) == 0;
+        if (!known[k] && !head && !(t && known[t - f->tensor]) && !str_has_suffix(name, ".rotary_emb.inv_freq"))
+            add_name(&unread, n_unread++, name);
     }
     if (n_unread > 0)
         log_warn("%s: %d tensor%s of no use to this architecture: %s", dir, n_unread, n_unread == 1 ? " is" : "s are",
@@ -404,6 +452,10 @@ void model_free(struct model *m) {
     be->mem_free(be, m->w);
     be->mem_free(be, m->g);
     be->mem_free(be, m->rope);
+    for (int i = 0; m->layer && i < m->cfg.L; i++) {
+        free(m->layer[i].moe.wgu);
+        free(m->layer[i].moe.wd);
+    }
     free(m->layer);
     free(m->name);
     json_decref(m->config);
@@ -476,7 +528,9 @@ enum status model_params_load(struct model *m, const char *path, struct err *e) 
     const struct param *p = model_params(m, &n);
     struct st_file f;
     TRY(st_open(path, &f, e));
-    enum status st = params_read(m, p, n, &f, e);
+    const struct adapter *own = adapter_of(m, ADAPTER_OWN);
+    const bool fused = own && p == own->param && fused_experts_in(m, &f);
+    enum status st = fused ? fused_experts_read(m, &f, own, e) : params_read(m, p, n, &f, e);
     st_close(&f);
     model_params_changed(m);
     return st;
@@ -486,8 +540,8 @@ void model_params_changed(struct model *m) {
     struct adapter *own = adapter_of(m, ADAPTER_OWN);
     m->version++;
     m->ts.T = -1; /* activations of the old weights must not meet the new ones in backward */
-    const bool base = m->plain == FORMAT_F32 && (model_train_set(m, ADAPTER_OWN).base || m->full || !m->base_packed);
-    if (base) declared_pack(m);
+    const bool trained = model_train_set(m, ADAPTER_OWN).base || m->full;
+    if (!m->base_packed || (m->plain == FORMAT_F32 && trained)) declared_pack(m);
     if (own && !own->resting) adapter_pack(m, own);
     m->base_packed = true;
 }

@@ -12,11 +12,18 @@
 struct backend; /* tensor/backend.h */
 struct arch;    /* model/arch.h */
 
+enum { MODEL_LAYERS_MAX = 512 };
+
 /* Dimension letters as in tensor.h. */
 struct model_config {
     const struct arch *arch;     /* its row of the table, never NULL */
     bool tied;                   /* true: the head is the embedding table */
     int32_t V, D, F, L, H, G, K; /* vocabulary, hidden, ffn, layers, query heads, kv heads, head dim */
+    /* A mixture of experts; E is 0 without one. Each row goes through top_k of E experts with moe_F columns each in the
+     * layers that sparse names, and through a dense feed-forward part of F in the others. */
+    int32_t E, top_k, moe_F;
+    bool norm_topk;                /* true: the weights of the chosen experts add up to 1 */
+    bool sparse[MODEL_LAYERS_MAX]; /* [L] */
     int32_t max_positions;
     float rms_eps;
     struct rope_config rope;
@@ -26,6 +33,10 @@ struct model_config {
 
 /* Reads a config.json, named by its path: the shape of a model, without its weights. */
 enum status model_config_read(const char *path, struct model_config *out, struct err *e) MUST_USE;
+
+/* Columns of a layer's feed-forward parts, averaged over the layers: those that n rows read the weights of, together,
+ * if rows chose experts at random. n 1: those that a row goes through. A dense model has F for any n. */
+double model_ffn_columns(const struct model_config *c, double n);
 
 struct model; /* weights, packed for the products, LoRA, gradients: all in the backend's memory */
 
@@ -145,9 +156,14 @@ struct train_batch {
 };
 /* Forward over the batch: logp[i] = log p(targets[i]), entropy[i] (may be NULL), in nats at temperature 1. Keeps what
  * backward needs until the next forward. hidden (may be NULL): [T,D] final-norm output. Without targets there are no
- * logp, and hidden, which may not be NULL then, is that of the N rows alone, [N,D]. All host memory. */
+ * logp, and hidden, which may not be NULL then unless N is 0, is that of the N rows alone, [N,D]. All host memory. */
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
                           struct err *e) MUST_USE;
+/* Which experts rows go through, in a mixture of experts. From the next model_forward or model_logits on, `experts`,
+ * [L][T][top_k] of host memory that the caller keeps, gets the experts of each row by ascending id; layers that are no
+ * mixture leave their part as it is. Or, given, it says them, and rows go through these whatever the router would
+ * choose; their weights are still the router's. NULL: neither. For checks and metrics: sampling never looks. */
+void model_experts(struct model *m, int32_t *experts, bool given);
 /* Logits of every row, [T,V] in host memory: for checks and small batches; training never holds them all. Forgets the
  * last forward. */
 enum status model_logits(struct model *m, const struct train_batch *b, float *logits, struct err *e) MUST_USE;

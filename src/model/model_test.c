@@ -37,6 +37,22 @@ static const char qwen3_wide[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"vo
                                  "\"num_key_value_heads\":2,\"head_dim\":20,\"max_position_embeddings\":4000,"
                                  "\"tie_word_embeddings\":true}";
 
+/* Mixtures of experts: dense layers among them, experts that are no power of two, weights of experts that add up to 1
+ * or do not. */
+#define MOE_OF(layers, more)                                                                                \
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":13,\"hidden_size\":10,"                    \
+    "\"intermediate_size\":12,\"num_hidden_layers\":" layers ",\"num_attention_heads\":4,"                  \
+    "\"num_key_value_heads\":2,\"head_dim\":6,\"max_position_embeddings\":400,\"moe_intermediate_size\":7," \
+    "\"rope_theta\":100.0,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false," more "}"
+static const char moe_tiny[] = MOE_OF("3", "\"num_experts\":5,\"num_experts_per_tok\":3,\"mlp_only_layers\":[1]");
+static const char moe_norm_tiny[] = MOE_OF("2", "\"num_experts\":3,\"num_experts_per_tok\":2,"
+                                                "\"norm_topk_prob\":true,\"decoder_sparse_step\":2");
+static const char moe_wide[] = "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":150,\"hidden_size\":72,"
+                               "\"intermediate_size\":136,\"num_hidden_layers\":2,\"num_attention_heads\":6,"
+                               "\"num_key_value_heads\":2,\"head_dim\":20,\"max_position_embeddings\":4000,"
+                               "\"tie_word_embeddings\":true,\"num_experts\":11,\"num_experts_per_tok\":3,"
+                               "\"moe_intermediate_size\":52,\"norm_topk_prob\":true,\"mlp_only_layers\":[0]}";
+
 static struct pool *pool;
 static struct backend *two, *one; /* the CPU with two threads and with one: parameters can be read in place */
 static char tmp_dir[] = "/tmp/kernelrl-model-XXXXXX";
@@ -151,12 +167,47 @@ static void o_linear(const struct oracle *o, double *y, const double *x, const c
 
 enum { MAX_LEN = 12, MAX_DIM = 64 };
 
+static void o_ffn(const struct oracle *o, double *y, const double *h, const char *in, int F) {
+    double a[MAX_DIM], u[MAX_DIM];
+    char name[128];
+#define OF(what) (snprintf(name, sizeof name, "%s." what, in), name)
+    o_linear(o, a, h, OF("gate_proj"));
+    o_linear(o, u, h, OF("up_proj"));
+    for (int i = 0; i < F; i++) a[i] = a[i] / (1 + exp(-a[i])) * u[i];
+    o_linear(o, y, a, OF("down_proj"));
+}
+
+/* The experts in no order, the largest first. */
+static void o_mixture(const struct oracle *o, double *y, const double *h, int l) {
+    const struct model_config *c = o->c;
+    double p[MAX_DIM], all = 0, chosen = 0, out[MAX_DIM];
+    bool used[MAX_DIM] = {false};
+    char name[96];
+    snprintf(name, sizeof name, "model.layers.%d.mlp.gate", l);
+    o_linear(o, p, h, name);
+    for (int e = 0; e < c->E; e++) all += p[e] = exp(p[e]);
+    for (int j = 0; j < c->top_k; j++) {
+        int best = -1;
+        for (int e = 0; e < c->E; e++)
+            if (!used[e] && (best < 0 || p[e] > p[best])) best = e;
+        used[best] = true;
+        chosen += p[best];
+    }
+    for (int i = 0; i < c->D; i++) y[i] = 0;
+    for (int e = 0; e < c->E; e++) {
+        if (!used[e]) continue;
+        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d", l, e);
+        o_ffn(o, out, h, name, c->moe_F);
+        for (int i = 0; i < c->D; i++) y[i] += p[e] / (c->norm_topk ? chosen : all) * out[i];
+    }
+}
+
 /* sum_t g[t] log p(ids[t+1] | ids[0..t]) for t in [from, n-1). */
 static double o_forward(const struct oracle *o, const int32_t *ids, int n, const float *g, int from) {
     static double x[MAX_LEN][MAX_DIM], q[MAX_LEN][MAX_DIM], k[MAX_LEN][MAX_DIM], v[MAX_LEN][MAX_DIM];
     const struct model_config *c = o->c;
     const int D = c->D, K = c->K, half = K / 2;
-    double h[MAX_DIM], a[MAX_DIM], y[MAX_DIM], u[MAX_DIM];
+    double h[MAX_DIM], a[MAX_DIM], y[MAX_DIM];
     char s[96];
     const struct param *em = by_name(o->base, o->n_base, "model.embed_tokens.weight");
     for (int t = 0; t < n; t++)
@@ -196,10 +247,10 @@ static double o_forward(const struct oracle *o, const int32_t *ids, int n, const
             o_linear(o, y, a, NAME("self_attn.o_proj"));
             for (int i = 0; i < D; i++) x[t][i] += y[i];
             o_norm(o, h, x[t], NAME("post_attention_layernorm.weight"), D);
-            o_linear(o, a, h, NAME("mlp.gate_proj"));
-            o_linear(o, u, h, NAME("mlp.up_proj"));
-            for (int i = 0; i < c->F; i++) a[i] = a[i] / (1 + exp(-a[i])) * u[i];
-            o_linear(o, y, a, NAME("mlp.down_proj"));
+            if (c->sparse[l])
+                o_mixture(o, y, h, l);
+            else
+                o_ffn(o, y, h, NAME("mlp"), c->F);
             for (int i = 0; i < D; i++) x[t][i] += y[i];
         }
     }
@@ -257,6 +308,7 @@ static void gradients_of(const char *config, enum train_what what) {
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++) {
         double diff = 0, norm = 0;
+        const bool expert = strstr(p[i].name, ".experts.") != NULL; /* nobody may have chosen it */
         for (int64_t j = 0; j < p[i].n; j++) {
             o.nudged = p[i].w + j;
             o.nudge = 1e-4;
@@ -266,6 +318,7 @@ static void gradients_of(const char *config, enum train_what what) {
             diff += (d - (double)p[i].g[j]) * (d - (double)p[i].g[j]);
             norm += d * d;
         }
+        if (expert && norm == 0 && diff == 0) continue;
         if (!(norm > 1e-8) || !(sqrt(diff / norm) < 2e-5))
             fail_msg("%s: gradient of norm %g is off by %g", p[i].name, sqrt(norm), sqrt(diff));
     }
@@ -290,6 +343,10 @@ static void test_gradients(void **state) {
     gradients_of(qwen3_tiny, TRAIN_FULL); /* with LoRA in the way */
     gradients_of(qwen2_tiny, TRAIN_LORA);
     gradients_of(qwen3_tiny, TRAIN_LORA);
+    gradients_of(moe_tiny, TRAIN_FULL);
+    gradients_of(moe_tiny, TRAIN_LORA);
+    gradients_of(moe_norm_tiny, TRAIN_FULL);
+    gradients_of(moe_norm_tiny, TRAIN_LORA);
 }
 
 /* ---- bits -------------------------------------------------------------------------------------------------------- */
@@ -325,11 +382,10 @@ static void make_group(struct group *x) {
 }
 
 /* Each answer alone behind a prompt of its own, one batch each: the same bits. Gradients agree to rounding. */
-static void test_shared_prompt(void **state) {
-    (void)state;
+static void shared_prompt(const char *config) {
     static struct group x;
     make_group(&x);
-    struct model *m = make(qwen3_wide, two, 0), *m1 = make(qwen3_wide, one, 0);
+    struct model *m = make(config, two, 0), *m1 = make(config, one, 0);
     CHECK(model_train_prepare(m, TRAIN_FULL, &err));
     CHECK(model_train_prepare(m1, TRAIN_FULL, &err));
     float logp[N_ROWS], ent[N_ROWS], logp1[N_ROWS], ent1[N_ROWS];
@@ -369,13 +425,20 @@ static void test_shared_prompt(void **state) {
     model_free(m1);
 }
 
+static void test_shared_prompt(void **state) {
+    (void)state;
+    shared_prompt(qwen3_wide);
+    shared_prompt(moe_wide);
+}
+
 /* The cache gives the trainer's bits, however the tokens are cut into steps and whoever else is in the batch. */
 static void test_sampling_equals_training(void **state) {
     (void)state;
     static struct group x;
     make_group(&x);
-    for (int lora = 0; lora < 2; lora++) {
-        struct model *m = make(qwen3_wide, two, lora ? 5 : 0);
+    for (int k = 0; k < 4; k++) {
+        const int lora = k % 2;
+        struct model *m = make(k < 2 ? qwen3_wide : moe_wide, two, lora ? 5 : 0);
         const int32_t V = model_cfg(m)->V;
         float logp[N_ROWS], ent[N_ROWS], *logits = xcalloc((size_t)(N_ANSWERS + 1) * (size_t)V, sizeof *logits);
         CHECK(model_forward(m, &x.b, logp, ent, NULL, &err));

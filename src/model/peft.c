@@ -10,17 +10,18 @@
 #include "io/json.h"
 #include "model/internal.h"
 
-/* Options of PEFT that would change the arithmetic and are not computed here. */
-static enum status refuse_unsupported(const json_t *j, const char *where, struct err *e) {
+/* Options of PEFT that would change the arithmetic and are not computed here. experts: the model has some, whose
+ * parameters may be targets; what else is a target has tensors that are refused later. */
+static enum status refuse_unsupported(const json_t *j, const char *where, bool experts, struct err *e) {
     static const char *const flags[] = {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "use_bdlora"};
     for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
         bool on = false;
         TRY(js_opt_bool(j, where, flags[i], &on, e));
         if (on) return FAIL(e, ST_UNSUPPORTED, "%s: %s: true is not supported", where, flags[i]);
     }
-    static const char *const empty[] = {"modules_to_save", "layers_to_transform", "target_parameters",
-                                        "trainable_token_indices"};
-    for (size_t i = 0; i < ARRAY_LEN(empty); i++) {
+    static const char *const empty[] = {"modules_to_save", "layers_to_transform", "trainable_token_indices",
+                                        "target_parameters"};
+    for (size_t i = 0; i < ARRAY_LEN(empty) - (experts ? 1 : 0); i++) {
         const json_t *v = json_object_get(j, empty[i]);
         if (v && !json_is_null(v) && !(json_is_object(v) && json_object_size(v) == 0) &&
             !(json_is_array(v) && json_array_size(v) == 0))
@@ -49,7 +50,7 @@ static enum status other_base(const json_t *peft, struct err *e, enum status st)
 static void sites_of(const struct model *m, const struct st_file *f, bool use[LORA_SITES]) {
     for (int s = 0; s < LORA_SITES; s++) {
         CLEANUP_STR struct str name = STR_INIT;
-        adapter_tensor(m->cfg.arch, s, 0, "lora_A.weight", &name);
+        adapter_tensor(&m->cfg, s, 0, 0, "lora_A.weight", &name);
         use[s] = st_find(f, name.p) != NULL;
     }
 }
@@ -120,6 +121,7 @@ static enum status check_others(const struct model *m, const struct adapter *ad,
         const char *name = f->tensor[k].name, *inner = adapter_base_name(name);
         const struct param *copied = copied_param(m, name);
         bool known = false;
+        if (ad->fused) known = fused_experts_named(m, name);
         for (int i = 0; i < ad->n_param && !known; i++) known = strcmp(ad->param[i].name, name) == 0;
         if (copied) TRY(check_copy(m, copied, f, name, e));
         if (known || copied) continue;
@@ -170,7 +172,7 @@ static enum status pattern_of(const json_t *table, const char *module, const jso
     return ST_OK;
 }
 
-static enum status site_from(const json_t *j, const char *module, struct lora_site *s, struct err *e) {
+enum status peft_site(const json_t *j, const char *module, struct lora_site *s, struct err *e) {
     const json_t *rank, *alpha;
     if (pattern_of(json_object_get(j, "rank_pattern"), module, &rank, e) != ST_OK) return err_note(e, "rank_pattern");
     if (pattern_of(json_object_get(j, "alpha_pattern"), module, &alpha, e) != ST_OK)
@@ -184,15 +186,33 @@ static enum status site_from(const json_t *j, const char *module, struct lora_si
     return ST_OK;
 }
 
+/* Experts of one mixture are alike: their products are done together. */
+static enum status site_at(const struct model *m, const json_t *j, int layer, int site, struct lora_site *out,
+                           struct err *e) {
+    const enum arch_module at = adapter_module(&m->cfg, site, layer);
+    const int64_t copies = at == (enum arch_module)site ? 1 : m->cfg.E;
+    const struct lora_site usual = *out;
+    for (int64_t k = 0; k < copies; k++) {
+        CLEANUP_STR struct str module = STR_INIT;
+        struct lora_site own = usual;
+        arch_expert_tensor(m->cfg.arch, at, layer, k, "", &module);
+        module.p[module.len - 1] = 0; /* without the dot */
+        TRY(peft_site(j, module.p, &own, e));
+        if (k == 0) *out = own;
+        if (own.rank != out->rank || own.alpha != out->alpha)
+            return FAIL(e, ST_UNSUPPORTED,
+                        "rank_pattern, alpha_pattern: %s has another rank or alpha than expert 0, which is not "
+                        "supported",
+                        module.p);
+    }
+    return ST_OK;
+}
+
 /* The rank and alpha of every site. */
 static enum status sites_from(const struct model *m, const json_t *j, struct lora_site *at, struct err *e) {
     for (int i = 0; i <= m->cfg.L; i++)
         for (int s = 0; s < LORA_SITES; s++) {
-            CLEANUP_STR struct str module = STR_INIT;
-            if ((i == m->cfg.L) != (s == MODULE_HEAD)) continue;
-            arch_tensor(m->cfg.arch, (enum arch_module)s, i, "", &module);
-            module.p[module.len - 1] = 0; /* without the dot */
-            TRY(site_from(j, module.p, &at[i * LORA_SITES + s], e));
+            if ((i == m->cfg.L) == (s == MODULE_HEAD)) TRY(site_at(m, j, i, s, &at[i * LORA_SITES + s], e));
         }
     return ST_OK;
 }
@@ -228,7 +248,7 @@ static enum status read_shape(const struct model *m, const json_t *j, const char
 
 static enum status read_weights(struct model *m, const struct st_file *f, const json_t *j, const char *path,
                                 struct adapter *ad, struct err *e) {
-    const enum status st = params_read(m, ad->param, ad->n_param, f, e);
+    const enum status st = ad->fused ? fused_experts_read(m, f, ad, e) : params_read(m, ad->param, ad->n_param, f, e);
     if (st != ST_OK) return st == ST_INVALID ? other_base(j, e, st) : st;
     return check_others(m, ad, f, j, path, e);
 }
@@ -252,7 +272,7 @@ static enum status adapter_read(struct model *m, const char *peft_dir, struct ad
     str_addf(&path, "%s/adapter_config.json", peft_dir);
     CLEANUP_JSON json_t *j = NULL;
     TRY(js_load(path.p, 1 << 24, &j, e));
-    TRY(refuse_unsupported(j, path.p, e));
+    TRY(refuse_unsupported(j, path.p, m->cfg.E > 0, e));
     struct adapter_spec spec = {0};
     CLEANUP_FREE struct lora_site *at = NULL;
     TRY(read_shape(m, j, path.p, &spec, &at, e));
@@ -263,8 +283,12 @@ static enum status adapter_read(struct model *m, const char *peft_dir, struct ad
     struct adapter *ad = NULL;
     TRY(st_open(path.p, &f, e));
     sites_of(m, &f, spec.use);
+    const bool fused = fused_experts_in(m, &f);
+    const struct lora_site usual = {spec.rank, spec.alpha};
     enum status st = check_base_dtype(m, &f, path.p, e);
+    if (st == ST_OK && fused) st = fused_experts_sites(m, &f, j, spec.rslora, &usual, spec.use, at, e);
     if (st == ST_OK) st = adapter_new(m, &spec, &ad, e);
+    if (st == ST_OK) ad->fused = fused;
     if (st == ST_OK) st = read_weights(m, &f, j, path.p, ad, e);
     st_close(&f);
     if (st != ST_OK) {
@@ -293,7 +317,14 @@ enum status model_adapter_load(struct model *m, const char *peft_dir, int *index
     return m->be->sync(m->be, e);
 }
 
-static json_t *config_of(const struct model *m, const struct adapter *ad) {
+/* Whether a site is a module that PEFT is to adapt: not where it is a part of experts alone, which are parameters. */
+static bool is_module(const struct model *m, int site, bool fused) {
+    bool module = !fused || site == MODULE_HEAD;
+    for (int i = 0; i < m->cfg.L && !module; i++) module = adapter_module(&m->cfg, site, i) == (enum arch_module)site;
+    return module;
+}
+
+static json_t *config_of(const struct model *m, const struct adapter *ad, bool fused) {
     json_t *j = ad->peft ? json_deep_copy(ad->peft) : json_object();
     json_object_set_new(j, "peft_type", json_string("LORA"));
     json_object_set_new(j, "task_type", json_string("CAUSAL_LM"));
@@ -304,13 +335,38 @@ static json_t *config_of(const struct model *m, const struct adapter *ad) {
     json_object_set_new(j, "fan_in_fan_out", json_false());
     json_object_set_new(j, "inference_mode", json_true());
     json_object_set_new(j, "use_rslora", json_boolean(ad->rslora));
+    if (m->cfg.E > 0) fused_experts_patterns(m, ad, fused, j);
+    if (m->cfg.E > 0) fused_experts_targets(m, ad, fused, j);
     if (m->name) json_object_set_new(j, "base_model_name_or_path", json_string(m->name));
     if (!json_object_get(j, "base_model_name_or_path")) json_object_set_new(j, "base_model_name_or_path", json_null());
     json_t *targets = json_array();
     for (int s = 0; s < LORA_SITES; s++)
-        if (ad->use[s]) json_array_append_new(targets, json_string(arch_short_name(m->cfg.arch, (enum arch_module)s)));
+        if (ad->use[s] && is_module(m, s, fused))
+            json_array_append_new(targets, json_string(arch_short_name(m->cfg.arch, (enum arch_module)s)));
     json_object_set_new(j, "target_modules", targets);
     return j;
+}
+
+/* Whether all experts of a layer are to have one pair of tensors. */
+static enum status choose_files(const struct model *m, const struct adapter *ad, bool *fused, struct err *e) {
+    const bool asked = m->expert_files == EXPERT_FILES_FUSED, some = adapter_expert_rank(m, ad) > 0;
+    *fused = some && (asked || (m->expert_files == EXPERT_FILES_AUTO && ad->fused));
+    if (!*fused || fused_experts_fit(m, ad)) return ST_OK;
+    *fused = false;
+    if (!asked) return ST_OK;
+    return FAIL(
+        e, ST_UNSUPPORTED,
+        "an adapter whose experts have a rank or alpha of gate_proj that is not up_proj's, or use_rslora, cannot "
+        "be written with the experts of a layer in one tensor");
+}
+
+enum status model_expert_files(struct model *m, enum expert_files how, struct err *e) {
+    bool fused;
+    const struct adapter *own = adapter_of(m, ADAPTER_OWN);
+    if (how != EXPERT_FILES_AUTO && m->cfg.E == 0)
+        return FAIL(e, ST_INVALID, "files of experts: expected auto, since the model has no experts");
+    m->expert_files = how;
+    return own ? choose_files(m, own, &fused, e) : ST_OK;
 }
 
 enum status model_adapter_save(const struct model *m, int index, const char *peft_dir, struct err *e) {
@@ -318,12 +374,18 @@ enum status model_adapter_save(const struct model *m, int index, const char *pef
     if (!ad && index > ADAPTER_OWN) return FAIL(e, ST_INVALID, "%s: there is no adapter %d to save", peft_dir, index);
     if (!ad) return FAIL(e, ST_INVALID, "%s: the model has no LoRA weights to save", peft_dir);
     if (ad->resting) return FAIL(e, ST_INVALID, "%s: adapter %d is at rest (model_adapter_wake)", peft_dir, index);
+    bool fused;
+    if (choose_files(m, ad, &fused, e) != ST_OK) return err_note(e, "%s", peft_dir);
     TRY(fs_mkdirs(peft_dir, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/adapter_model.safetensors", peft_dir);
     const char *const trained_on[] = {BASE_DTYPE, model_base_codes(m), NULL};
-    TRY(params_write(m, ad->param, ad->n_param, ST_DTYPE_F32, model_base_codes(m) ? trained_on : NULL, path.p, e));
-    CLEANUP_JSON json_t *j = config_of(m, ad);
+    const char *const *metadata = model_base_codes(m) ? trained_on : NULL;
+    if (fused)
+        TRY(fused_experts_write(m, ad, metadata, path.p, e));
+    else
+        TRY(params_write(m, ad->param, ad->n_param, ST_DTYPE_F32, metadata, path.p, e));
+    CLEANUP_JSON json_t *j = config_of(m, ad, fused);
     CLEANUP_FREE char *text = json_dumps(j, JSON_INDENT(2));
     str_clear(&path);
     str_addf(&path, "%s/adapter_config.json", peft_dir);

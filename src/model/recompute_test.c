@@ -24,6 +24,12 @@ static const char qwen2[] = "{\"model_type\":\"qwen2\",\"vocab_size\":90,\"hidde
                             "\"num_key_value_heads\":2,\"max_position_embeddings\":400,"
                             "\"tie_word_embeddings\":false}";
 
+static const char moe[] = "{\"model_type\":\"qwen3_moe\",\"vocab_size\":90,\"hidden_size\":40,"
+                          "\"intermediate_size\":72,\"num_hidden_layers\":5,\"num_attention_heads\":4,"
+                          "\"num_key_value_heads\":2,\"head_dim\":12,\"max_position_embeddings\":400,"
+                          "\"num_experts\":7,\"num_experts_per_tok\":3,\"moe_intermediate_size\":20,"
+                          "\"mlp_only_layers\":[0,2],\"tie_word_embeddings\":false}";
+
 static struct pool *pool;
 static struct backend *be;
 static struct err err;
@@ -64,7 +70,7 @@ static struct model *make(const char *config, const char *dtype, enum train_what
     struct model *m;
     const struct model_options opt = {.dtype = dtype, .frozen = what == TRAIN_LORA, .activation_memory = memory};
     CHECK(model_init(config, 5, &opt, be, &m, &err));
-    if (what == TRAIN_LORA) CHECK(model_lora_create(m, &(struct adapter_shape){4, 8, parts}, 11, &err));
+    if (what == TRAIN_LORA) CHECK(model_lora_create(m, &(struct adapter_shape){4, 8, parts, 0}, 11, &err));
     CHECK(model_train_prepare(m, what, &err));
     int n;
     const struct param *p = model_params(m, &n);
@@ -139,6 +145,8 @@ static void test_bits(void **state) {
     check_bits(qwen2, "bf16", TRAIN_FULL, 0);
     check_bits(qwen3, "f32", TRAIN_LORA, ADAPTER_LAYERS | ADAPTER_HEAD);
     check_bits(qwen2, "bf16", TRAIN_LORA, ADAPTER_ATTENTION | ADAPTER_HEAD);
+    check_bits(moe, "f32", TRAIN_FULL, 0);
+    check_bits(moe, "bf16", TRAIN_LORA, ADAPTER_LAYERS);
 }
 
 /* A layer in the middle overflows; what it held is gone by the time somebody asks. */

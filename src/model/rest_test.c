@@ -11,8 +11,10 @@
 
 static struct model *m;
 enum { ADAPTERS = 4, LEN = 12 };
-static const struct adapter_shape shape[ADAPTERS] = {
-    {3, 6, ADAPTER_LAYERS}, {5, 7, ADAPTER_LAYERS | ADAPTER_HEAD}, {2, 4, ADAPTER_HEAD}, {4, 8, ADAPTER_MLP}};
+static const struct adapter_shape shape[ADAPTERS] = {{3, 6, ADAPTER_LAYERS, 0},
+                                                     {5, 7, ADAPTER_LAYERS | ADAPTER_HEAD, 0},
+                                                     {2, 4, ADAPTER_HEAD, 0},
+                                                     {4, 8, ADAPTER_MLP, 0}};
 
 static void fill(int adapter, uint64_t seed) {
     CHECK(model_adapter_prepare(m, adapter, &err));

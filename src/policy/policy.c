@@ -89,11 +89,16 @@ static enum status load(const struct policy_options *o, const struct policy *p, 
     return ST_OK;
 }
 
+static enum status load_own(const struct policy_options *o, const struct policy *p, struct err *e) {
+    if (p->start_adapter) return model_lora_load(p->model, p->start, e);
+    const struct adapter_shape shape = {o->lora.rank, o->lora.alpha, o->lora.parts, o->lora.expert_rank};
+    return shape.rank > 0 ? model_lora_create(p->model, &shape, o->lora.seed, e) : ST_OK;
+}
+
 enum status policy_load(const struct policy_options *o, struct policy *p, struct err *e) {
     TRY(load(o, p, false, &p->model, e));
-    if (p->start_adapter) return model_lora_load(p->model, p->start, e);
-    const struct adapter_shape shape = {o->lora.rank, o->lora.alpha, o->lora.parts};
-    return shape.rank > 0 ? model_lora_create(p->model, &shape, o->lora.seed, e) : ST_OK;
+    TRY(load_own(o, p, e));
+    return model_expert_files(p->model, o->expert_files, e);
 }
 
 enum status policy_load_reference(const struct policy_options *o, const struct policy *p, struct model **out,

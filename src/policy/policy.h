@@ -26,9 +26,11 @@ struct policy_lora { /* a new adapter, the model's own; rank 0: none */
     int rank;
     float alpha;
     uint64_t seed;
-    unsigned parts; /* as in struct adapter_shape; 0: attention and MLP */
+    unsigned parts;  /* as in struct adapter_shape; 0: attention and MLP */
+    int expert_rank; /* as there */
 };
 struct policy_options {
+    enum expert_files expert_files; /* as model_expert_files takes it; auto is of every model */
     /* HUB_MODEL: all of it. HUB_TOKENIZER: the tokenizer alone; the weights are `random`. HUB_PROMPT: no weights, for
      * who only makes prompts: the model has a shape and computes nothing, and no device and no engine are opened. */
     struct policy_source model;

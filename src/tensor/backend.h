@@ -50,6 +50,7 @@ struct lora_site_args {
     const struct weight *b; /* [N,R] */
     struct tensor y;        /* [T,N] */
 };
+struct expert_ops; /* experts.h */
 enum { LORA_SITES_MAX = 3 };
 enum { POSTS_MAX = 2 };
 
@@ -199,13 +200,15 @@ struct backend {
     void (*peers_exchange)(struct backend *be, const void *from, const struct byte_span *out, void *to,
                            const struct byte_span *in);
     int peers; /* ranks that have joined, this one included; 0: none */
+    /* Mixtures of experts. NULL: the backend computes none. */
+    const struct expert_ops *experts;
 };
 enum { PEERS_ID_BYTES = 128 };
 
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 16 };
+enum { BACKEND_ABI = 17 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

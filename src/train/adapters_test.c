@@ -15,11 +15,11 @@ static const char config[] = "{\"model_type\":\"qwen2\",\"vocab_size\":64,\"hidd
                              "\"num_key_value_heads\":1,\"max_position_embeddings\":128,"
                              "\"tie_word_embeddings\":true}";
 enum { JOBS = 5, OPS = 14, TEXTS = 2, TEXT = 9, NEW = 6, V = 64, PROMPT = 4 };
-static const struct adapter_shape shape[JOBS] = {{4, 8, ADAPTER_LAYERS},
-                                                 {3, 32, ADAPTER_LAYERS | ADAPTER_HEAD},
-                                                 {8, 16, ADAPTER_HEAD},
-                                                 {2, 4, ADAPTER_ATTENTION},
-                                                 {5, 10, ADAPTER_MLP | ADAPTER_HEAD}};
+static const struct adapter_shape shape[JOBS] = {{4, 8, ADAPTER_LAYERS, 0},
+                                                 {3, 32, ADAPTER_LAYERS | ADAPTER_HEAD, 0},
+                                                 {8, 16, ADAPTER_HEAD, 0},
+                                                 {2, 4, ADAPTER_ATTENTION, 0},
+                                                 {5, 10, ADAPTER_MLP | ADAPTER_HEAD, 0}};
 
 static struct backend *be;
 static const char *device;

@@ -58,7 +58,7 @@ static struct model *open_model(int kind) {
     struct model *m = kind == MODEL_HEAD ? tiny_model(1, false) : NULL;
     int n;
     if (!m) CHECK(model_init(tiny_config, 1, &(struct model_options){.dtype = "bf16"}, test_backend(), &m, &err));
-    CHECK(model_lora_create(m, &(struct adapter_shape){2, 4.0f, kind == MODEL_HEAD ? 7 : 0}, 1, &err));
+    CHECK(model_lora_create(m, &(struct adapter_shape){2, 4.0f, kind == MODEL_HEAD ? 7 : 0, 0}, 1, &err));
     CHECK(model_train_prepare(m, TRAIN_LORA, &err));
     assert_string_equal(model_dtype(m), kind == MODEL_HEAD ? "f32" : "bf16");
     const struct param *p = model_params(m, &n);

@@ -46,6 +46,38 @@ END
         compare "the head alone, $kind" "$model" "$tmp/own-$kind/1"
         compare "written by PEFT, $kind" "$model" "$tmp/peft-$kind"
     done
+    # A mixture of experts, whose adapter has tensors of each expert, or one pair for all experts of a layer. PEFT reads
+    # both; what it writes itself has numbers where kernelrl writes zeros, and one A for gate and up.
+    python3 tests/e2e/upcycle.py models/tiny "$tmp/moe" 3 2 0.1
+    for files in each fused; do
+        check "experts, $files: an adapter is trained" "$KRL" sft model_name="$tmp/moe" data="$tmp/rows.jsonl" \
+            output="$tmp/experts-$files" lora_rank=8 lora_expert_rank=3 lora_expert_files=$files max_steps=5 \
+            learning_rate=3e-3 batch_tokens=512
+        compare "experts, $files" "$tmp/moe" "$tmp/experts-$files"
+    done
+    "$python" - "$tmp" >"$tmp/made" 2>&1 <<'END'
+import sys, torch, transformers, peft
+
+out = sys.argv[1]
+torch.manual_seed(3)
+model = transformers.AutoModelForCausalLM.from_pretrained(f"{out}/moe", dtype=torch.float32)
+lora = peft.LoraConfig(
+    r=4,
+    lora_alpha=8,
+    target_modules=["q_proj"],
+    target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+    rank_pattern={"mlp.experts.down_proj": 2},
+    init_lora_weights=False,
+    task_type="CAUSAL_LM",
+)
+peft.get_peft_model(model, lora).save_pretrained(f"{out}/experts-peft")
+END
+    if check "experts of PEFT's: an adapter is made" test -f "$tmp/experts-peft/adapter_model.safetensors"; then
+        check "experts of PEFT's: what PEFT computes" "$python" tools/golden.py "$tmp/moe" "$tmp/experts-peft" "$tmp/theirs"
+        "$KRL" selfcheck golden "$tmp/theirs" >"$tmp/theirs.txt" 2>&1 # gate and up have gradients of their own here
+        check "experts of PEFT's: kernelrl does" grep -q '^lora_logp .* ok$' "$tmp/theirs.txt"
+        check "experts of PEFT's: and all logits" grep -q '^lora_logits .* ok$' "$tmp/theirs.txt"
+    fi
     # The base's own weights, which PEFT writes beside the head's adapter, must be those of the base.
     refuses "an adapter over another head" 1 'lm_head.base_layer.weight" is not that of the base' \
         "$KRL" sample --model models/tiny --adapter "$tmp/peft-untied" --prompt hello --max-tokens 4

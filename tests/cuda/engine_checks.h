@@ -19,7 +19,7 @@ static void counted_begin(struct backend *be, uint64_t key) {
 }
 
 static bool adapter_of_noise(struct model *m, int rank, unsigned parts, struct err *e) {
-    const struct adapter_shape shape = {rank, 2.0f * (float)rank, parts};
+    const struct adapter_shape shape = {rank, 2.0f * (float)rank, parts, 0};
     if (model_lora_create(m, &shape, (uint64_t)rank, e) != ST_OK) return false;
     if (model_train_prepare(m, TRAIN_LORA, e) != ST_OK) return false;
     int n;

@@ -153,10 +153,11 @@ static bool coded_rows_right(struct backend *gpu, enum weight_format format, int
 
 /* The kernel of few rows takes as many as 576 rows of W on the emulated device. */
 static void test_coded_rows(struct backend *gpu, bool emulated) {
-    static const int64_t emulated_case[][3] = {{1, 64, 64},  {9, 192, 128},  {17, 576, 192}, {64, 448, 128},
+    static const int64_t emulated_case[][3] = {{1, 64, 64},  {9, 192, 320},  {17, 576, 192}, {64, 448, 1088},
                                                {3, 576, 64}, {2, 128, 4096}, {70, 64, 128},  {5, 72, 96}};
     static const int64_t real_case[][3] = {{1, 4608, 3584},   {16, 3584, 3584},  {64, 37888, 3584}, {33, 3584, 18944},
-                                           {64, 3584, 18944}, {300, 3584, 3584}, {7, 1000, 700}};
+                                           {64, 3584, 18944}, {300, 3584, 3584}, {7, 1000, 700},    {9, 1536, 8960},
+                                           {20, 1536, 1536},  {3, 1152, 896},    {64, 10240, 5120}};
     const int64_t(*const of)[3] = emulated ? emulated_case : real_case;
     for (size_t i = 0; i < (emulated ? ARRAY_LEN(emulated_case) : ARRAY_LEN(real_case)); i++)
         for (int f = FORMAT_FP8; f < FORMAT_COUNT; f++)

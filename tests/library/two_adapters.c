@@ -41,7 +41,7 @@ static enum status ask(struct policy *p, const int index[N], struct err *e) {
 }
 
 static enum status run(struct policy *p, struct comm *c, const char *out, struct err *e) {
-    const struct adapter_shape shape[N] = {{4, 8, ADAPTER_LAYERS | ADAPTER_HEAD}, {8, 32, ADAPTER_HEAD}};
+    const struct adapter_shape shape[N] = {{4, 8, ADAPTER_LAYERS | ADAPTER_HEAD, 0}, {8, 32, ADAPTER_HEAD, 0}};
     struct trainer *t[N];
     int index[N];
     char path[N][4096], rest[4096];

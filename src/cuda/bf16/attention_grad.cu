@@ -17,26 +17,6 @@ static_assert(ROWS == 16 * WARPS, "a warp has a fragment's sixteen rows");
 /* ---- shared memory ------------------------------------------------------------------------------------------------
  */
 
-/* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. Thread (g, c) gets of each the elements
- * (g, 2c) and (g, 2c+1), or, transposed, (2c, g) and (2c+1, g). */
-template <bool TRANSPOSED> static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const uint16_t *row) {
-#ifdef __CUDA_ARCH__
-    const unsigned at = (unsigned)__cvta_generic_to_shared(row);
-    if (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(at)
-                     : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(at)
-                     : "memory");
-#elif !defined(__CUDACC__)
-    emulate_load_matrices(r, row, TRANSPOSED);
-#endif
-}
-
 template <int DP> static __device__ __forceinline__ int tile_at(int row, int chunk) {
     return row * DP + (chunk ^ (row & 7)) * 8;
 }

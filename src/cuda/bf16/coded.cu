@@ -57,71 +57,88 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- fragments ----------------------------------------------------------------------------------------------------
- */
+/* ---- units ------------------------------------------------------------------------------------------------------- */
 
-enum { TILE = 64, TILE_THREADS = 128 };
+enum { PANEL = 64, UNITS = 4 /* of a block, one below the other */, UNIT_THREADS = UNITS * 32 };
 
-/* A tile a block. */
+/* A warp's unit: its panel, and its first row. */
+struct unit_place {
+    int64_t row, panel;
+};
+static __device__ __forceinline__ struct unit_place place_of_unit(const struct cu_coded &m) {
+    const int64_t across = m.K / PANEL, tile = blockIdx.x;
+    return {(tile / across * UNITS + threadIdx.x / 32) * CU_STRIP, tile % across};
+}
+
 template <int FORMAT>
-static __global__ void __launch_bounds__(TILE_THREADS)
-    order_kernel(const struct cu_coded m, const uint8_t *codes, uint8_t *fragments) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int64_t tile = blockIdx.x, across = m.K / TILE;
-    const int64_t row = tile / across * TILE + warp * 16 + lane / 4, col = tile % across * TILE + lane % 4 * 2;
-    struct cu_coded file = m;
-    file.codes = codes;
-    uint8_t *const to =
-        fragments + tile * fragment<FORMAT>::TILE_BYTES + warp * fragment<FORMAT>::WARP_BYTES + lane * 16;
+static __global__ void __launch_bounds__(UNIT_THREADS)
+    order_kernel(const struct cu_coded file, int unit, uint8_t *units) {
+    const int lane = threadIdx.x % 32;
+    const struct unit_place at = place_of_unit(file);
+    const int64_t row = at.row + lane / 4, col = at.panel * PANEL + lane % 4 * 2, across = file.K / PANEL;
+    struct cu_coded ordered = file;
+    ordered.unit = unit;
+    uint8_t *const to = units + unit_at(ordered, at.row, at.panel), *const codes = to + lane * 16;
     for (int s = 0; s < 4; s++)
         for (int i = 0; i < 4; i++) {
-            const int64_t at = (row + i % 2 * 8) * m.K + col + 16 * s + i / 2 * 8;
+            const int64_t n = (row + i % 2 * 8) * file.K + col + 16 * s + i / 2 * 8;
             if (FORMAT == FORMAT_FP8) {
-                uint8_t *const pair = to + s / 2 * 512 + s % 2 * 8 + i * 2;
-                pair[0] = codes[at], pair[1] = codes[at + 1];
+                uint8_t *const pair = codes + s / 2 * 512 + s % 2 * 8 + i * 2;
+                pair[0] = file.codes[n], pair[1] = file.codes[n + 1];
             } else {
-                to[4 * s + i] = (uint8_t)(nf4_code_of(file, at) | nf4_code_of(file, at + 1) << 4);
+                codes[4 * s + i] = (uint8_t)(nf4_code_of(file, n) | nf4_code_of(file, n + 1) << 4);
             }
         }
+    if (FORMAT == FORMAT_NF4 && lane < CU_STRIP) { /* lane 2 g + i has row g + 8 i */
+        const int64_t block = (at.row + lane / 2 + lane % 2 * 8) * across + at.panel;
+        uint8_t *const scales = to + unit_codes<FORMAT>::BYTES;
+        if (file.absmax)
+            scales[lane] = file.absmax[block];
+        else
+            reinterpret_cast<float *>(scales)[lane] = file.scale[block];
+    }
 }
 
-extern "C" int cu_coded_order(const struct cu_dev *d, const struct cu_coded *m, const uint8_t *codes,
-                              uint8_t *fragments) {
-    const int64_t tiles = m->rows / TILE * (m->K / TILE);
-    if (m->format == FORMAT_FP8)
-        return LAUNCH(order_kernel<FORMAT_FP8>, tiles, TILE_THREADS, 0, d->stream, *m, codes, fragments);
-    return LAUNCH(order_kernel<FORMAT_NF4>, tiles, TILE_THREADS, 0, d->stream, *m, codes, fragments);
+extern "C" int cu_coded_order(const struct cu_dev *d, const struct cu_coded *file, int unit, uint8_t *units) {
+    const int64_t blocks = file->rows / (UNITS * CU_STRIP) * (file->K / PANEL);
+    if (file->format == FORMAT_FP8)
+        return LAUNCH(order_kernel<FORMAT_FP8>, blocks, UNIT_THREADS, 0, d->stream, *file, unit, units);
+    return LAUNCH(order_kernel<FORMAT_NF4>, blocks, UNIT_THREADS, 0, d->stream, *file, unit, units);
 }
 
 template <int FORMAT>
-static __global__ void __launch_bounds__(TILE_THREADS)
-    expand_tiles_kernel(const struct cu_coded m, void *out, int wide) {
+static __global__ void __launch_bounds__(UNIT_THREADS)
+    expand_units_kernel(const struct cu_coded m, void *out, int wide) {
     __shared__ float map[NF4_CODES][32];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int64_t tile = blockIdx.x, across = m.K / TILE, k = tile % across * TILE + lane % 4 * 2;
-    const int64_t row = tile / across * TILE + warp * 16 + lane / 4;
-    float low, high;
+    const int lane = threadIdx.x % 32;
+    const struct unit_place at = place_of_unit(m);
+    const int64_t row = at.row + lane / 4, k = at.panel * PANEL + lane % 4 * 2;
+    const uint8_t *const unit = m.codes + unit_at(m, at.row, at.panel);
+    float2 scale;
     if (FORMAT == FORMAT_NF4) {
-        for (int i = threadIdx.x; i < NF4_CODES * 32; i += TILE_THREADS) map[i / 32][i % 32] = m.map[i / 32];
-        low = nf4_scale_of(m, row * across + tile % across), high = nf4_scale_of(m, (row + 8) * across + tile % across);
+        for (int i = threadIdx.x; i < NF4_CODES * 32; i += UNIT_THREADS) map[i / 32][i % 32] = m.map[i / 32];
+        scale = unit_scales(m, unit, lane, unit_nested(m, at.row, at.panel, lane), m.nested_map);
     } else {
-        low = high = m.scale[row / FP8_BLOCK * ceil_div(m.K, FP8_BLOCK) + k / FP8_BLOCK] * FP8_UP;
+        scale.x = scale.y = fp8_scale(m, at.row, at.panel);
     }
     __syncthreads();
-    struct fragment<FORMAT> f;
-    fragment_load(f, m.codes, tile, warp, lane);
+    const auto nf4 = [&](uint32_t word, int i) {
+        return make_float2(map[word >> (8 * i) & 15u][lane], map[word >> (8 * i + 4) & 15u][lane]);
+    };
+    struct unit_codes<FORMAT> u;
+    unit_load(u, unit, lane);
 #pragma unroll
     for (int s = 0; s < 4; s++) {
         uint32_t a[4];
-        fragment_decode<FORMAT>(a, f, s, low, high, map, lane);
+        unit_decode<FORMAT>(a, u, s, scale, nf4);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int64_t at = (row + i % 2 * 8) * m.K + k + 16 * s + i / 2 * 8;
+            const int64_t n = (row + i % 2 * 8) * m.K + k + 16 * s + i / 2 * 8;
             if (wide)
-                *reinterpret_cast<float2 *>(static_cast<float *>(out) + at) =
+                *reinterpret_cast<float2 *>(static_cast<float *>(out) + n) =
                     make_float2(low_float(a[i]), high_float(a[i]));
             else
-                *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(out) + at) = a[i];
+                *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(out) + n) = a[i];
         }
     }
 }
@@ -129,10 +146,10 @@ static __global__ void __launch_bounds__(TILE_THREADS)
 extern "C" int cu_expand(const struct cu_dev *d, const struct cu_coded *m, void *out, int wide) {
     const int64_t n = m->rows * m->K;
     if (n <= 0) return 0;
-    if (m->fragments && m->format == FORMAT_FP8)
-        return LAUNCH(expand_tiles_kernel<FORMAT_FP8>, n / (TILE * TILE), TILE_THREADS, 0, d->stream, *m, out, wide);
-    if (m->fragments)
-        return LAUNCH(expand_tiles_kernel<FORMAT_NF4>, n / (TILE * TILE), TILE_THREADS, 0, d->stream, *m, out, wide);
+    const int64_t blocks = n / (UNITS * CU_STRIP * PANEL);
+    if (m->unit && m->format == FORMAT_FP8)
+        return LAUNCH(expand_units_kernel<FORMAT_FP8>, blocks, UNIT_THREADS, 0, d->stream, *m, out, wide);
+    if (m->unit) return LAUNCH(expand_units_kernel<FORMAT_NF4>, blocks, UNIT_THREADS, 0, d->stream, *m, out, wide);
     const int lined_up = (m->format == FORMAT_NF4 || m->K % EIGHT == 0) && ((uintptr_t)out & 15) == 0;
     return LAUNCH(expand_kernel, grid_for(d, n, THREADS * EIGHT), THREADS, 0, d->stream, *m, out, wide, lined_up);
 }

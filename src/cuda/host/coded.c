@@ -25,22 +25,31 @@ static const void *keep(struct backend *be, char **at, const void *src, int64_t 
     return p;
 }
 
-/* Codes as they lie in the file, or, by way of the scratch of expansions, in the order of fragments. */
+/* Codes and NF4's scales, as they lie in the file or, by way of the scratch of expansions, in units. */
 static void put_codes(struct cuda_backend *c, const struct weight *w, const struct coded_matrix *m,
                       struct device_part *part, char **at) {
-    const int64_t n = m->rows * m->K, bytes = m->format == FORMAT_NF4 ? (n + 1) / 2 : n;
-    part->m.fragments = cu_coded_takes_fragments(m->format, m->rows, m->K);
-    if (!part->m.fragments) {
-        part->m.codes = keep(&c->be, at, m->codes, bytes);
+    const bool nf4 = m->format == FORMAT_NF4;
+    const int64_t n = m->rows * m->K, bytes = nf4 ? (n + 1) / 2 : n, blocks = nf4 ? cuda_coded_blocks(m) : 0;
+    const int64_t each = (int64_t)sizeof(float), scales = m->absmax ? blocks : blocks * each;
+    const void *const scale = m->absmax ? (const void *)m->absmax : m->scale;
+    const bool units = cu_coded_takes_units(m->format, m->rows, m->K);
+    char *file = *at, *const to = *at;
+    if (units && !(file = cuda_scratch(c, "weight", CUDA_CODED, cuda_expanded_bytes(w->dt, w->N, w->K)))) return;
+    part->m.codes = keep(&c->be, &file, m->codes, bytes);
+    const void *const kept = nf4 ? keep(&c->be, &file, scale, scales) : NULL;
+    part->m.absmax = m->absmax ? kept : NULL;
+    part->m.scale = m->absmax ? NULL : kept;
+    if (!units) {
+        *at = file;
         return;
     }
-    uint8_t *const file = cuda_scratch(c, "weight", CUDA_CODED, cuda_expanded_bytes(w->dt, w->N, w->K));
-    uint8_t *const to = (uint8_t *)*at;
-    if (!file) return;
-    c->be.mem_put(&c->be, file, m->codes, (size_t)bytes);
-    cuda_ok(c, "weight", cu_coded_order(&c->dev, &part->m, file, to));
-    part->m.codes = to;
-    *at += cuda_up16(bytes);
+    const int unit = cu_coded_unit(m->format, m->absmax != NULL);
+    cuda_ok(c, "weight", cu_coded_order(&c->dev, &part->m, unit, (uint8_t *)to));
+    part->m.unit = unit;
+    part->m.codes = (uint8_t *)to;
+    if (m->absmax) part->m.absmax = part->m.codes;
+    part->m.scale = NULL;
+    *at += n / (CU_STRIP * 64) * unit;
 }
 
 void coded_put(struct backend *be, struct weight *w, int64_t row, const struct coded_matrix *m) {
@@ -69,8 +78,7 @@ void coded_put(struct backend *be, struct weight *w, int64_t row, const struct c
     char *at = part->mem;
     part->m = (struct cu_coded){.format = m->format, .rows = m->rows, .K = m->K, .offset = m->offset};
     put_codes(c, w, m, part, &at);
-    part->m.scale = keep(be, &at, m->absmax ? NULL : m->scale, blocks * each);
-    part->m.absmax = keep(be, &at, m->absmax, blocks);
+    if (!nf4) part->m.scale = keep(be, &at, m->scale, blocks * each);
     part->m.map = keep(be, &at, nf4 ? m->map : NULL, NF4_CODES * each);
     part->m.nested = keep(be, &at, m->absmax ? m->nested : NULL, format_blocks(blocks, NF4_NESTED) * each);
     part->m.nested_map = keep(be, &at, m->absmax ? m->nested_map : NULL, NF4_SCALES * each);
@@ -124,7 +132,7 @@ bool coded_few_of(const struct weight *w, struct cu_coded_few *out) {
     out->n_parts = cw->n;
     for (int i = 0; i < cw->n; i++) { /* in the order of rows */
         const struct device_part *p = &cw->part[i], *first = &cw->part[0];
-        if (p->row != row || !p->m.fragments || memcmp(p->tables, first->tables, sizeof p->tables) != 0) return false;
+        if (p->row != row || !p->m.unit || memcmp(p->tables, first->tables, sizeof p->tables) != 0) return false;
         out->part[i] = cw->part[i].m;
         row += cw->part[i].m.rows;
     }

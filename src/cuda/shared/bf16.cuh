@@ -71,6 +71,26 @@ static __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t 
     emulate_mma(c, mine);
 #endif
 }
+/* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. Thread (g, c) gets of each the elements
+ * (g, 2c) and (g, 2c+1), or, transposed, (2c, g) and (2c+1, g). */
+template <bool TRANSPOSED> static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const uint16_t *row) {
+#ifdef __CUDA_ARCH__
+    const unsigned at = (unsigned)__cvta_generic_to_shared(row);
+    if (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
+#elif !defined(__CUDACC__)
+    emulate_load_matrices(r, row, TRANSPOSED);
+#endif
+}
+
 /* Both steps of a piece of 32: x and y are rows g and g+8 of a, b is row g of b. */
 static __device__ __forceinline__ void mma_piece(float (&c)[4], uint4 x, uint4 y, uint4 b) {
     mma(c, x.x, y.x, x.y, y.y, b.x, b.y);

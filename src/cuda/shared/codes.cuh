@@ -26,45 +26,73 @@ static __device__ __forceinline__ float coded_value(const struct cu_coded &m, in
     return fp8_small(m.codes[i], 0) * (m.scale[row / FP8_BLOCK * ceil_div(m.K, FP8_BLOCK) + k / FP8_BLOCK] * FP8_UP);
 }
 
-/* ---- fragments ----
- * Tiles of 64 rows and 64 columns, tile after tile along K. Warp w of the four that read a tile has its rows 16 w..,
- * and its lane (g, c) = (lane / 4, lane % 4) has of step s (columns 16 s..) what mma wants of the first operand: of the
- * rows g and g + 8 the columns 2c, 2c+1, then of both the columns 2c+8, 2c+9. These eight codes are bytes of two words,
- * or half-bytes of one, the first lowest. A lane's words of the four steps lie in 16 bytes, or (FP8) twice 16 bytes,
- * 512 apart. */
-template <int FORMAT> struct fragment {
-    enum { LOADS = FORMAT == FORMAT_FP8 ? 2 : 1, WARP_BYTES = LOADS * 512, TILE_BYTES = 4 * WARP_BYTES };
+/* Two FP8 codes, the first low. */
+static __device__ __forceinline__ float2 fp8_pair(uint32_t codes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint32_t half;
+    float2 v;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(half) : "h"((uint16_t)codes));
+    asm("{ .reg .f16 x, y;\nmov.b32 {x, y}, %2;\ncvt.f32.f16 %0, x;\ncvt.f32.f16 %1, y; }"
+        : "=f"(v.x), "=f"(v.y)
+        : "r"(half));
+    return v;
+#else
+    return make_float2(fp8_small(codes, 0) * FP8_UP, fp8_small(codes, 1) * FP8_UP);
+#endif
+}
+
+/* ---- units ----
+ * A unit has CU_STRIP rows and 64 columns. Lane (g, c) = (lane / 4, lane % 4) of the warp that reads it has of step s
+ * (columns 16 s..) what mma wants of the first operand: of the rows g and g + 8 the columns 2c, 2c+1, then of both the
+ * columns 2c+8, 2c+9. These eight codes are bytes of two words, or half-bytes of one, the first lowest. A lane's words
+ * of the four steps lie in 16 bytes, or (FP8) twice 16 bytes, 512 apart. Behind NF4's codes are the rows' absmax or
+ * scales, those of the rows g and g + 8 side by side. */
+template <int FORMAT> struct unit_codes {
+    enum { LOADS = FORMAT == FORMAT_FP8 ? 2 : 1, BYTES = LOADS * 512 };
     uint4 w[LOADS];
 };
+static __device__ __forceinline__ int64_t unit_at(const struct cu_coded &m, int64_t row, int64_t panel) {
+    return (row / CU_STRIP * (m.K / 64) + panel) * m.unit;
+}
 template <int FORMAT>
-static __device__ __forceinline__ void fragment_load(struct fragment<FORMAT> &f, const uint8_t *codes, int64_t tile,
-                                                     int warp, int lane) {
-    const uint8_t *const p = codes + tile * fragment<FORMAT>::TILE_BYTES + warp * fragment<FORMAT>::WARP_BYTES;
+static __device__ __forceinline__ void unit_load(struct unit_codes<FORMAT> &u, const uint8_t *unit, int lane) {
 #pragma unroll
-    for (int i = 0; i < fragment<FORMAT>::LOADS; i++)
-        f.w[i] = *reinterpret_cast<const uint4 *>(p + i * 512 + lane * 16);
+    for (int i = 0; i < unit_codes<FORMAT>::LOADS; i++)
+        u.w[i] = *reinterpret_cast<const uint4 *>(unit + i * 512 + lane * 16);
+}
+/* The scales of the lane's rows of NF4. nested: of the scales of both. */
+static __device__ __forceinline__ float2 unit_scales(const struct cu_coded &m, const uint8_t *unit, int lane,
+                                                     float2 nested, const float *nested_map) {
+    const uint8_t *const p = unit + unit_codes<FORMAT_NF4>::BYTES;
+    if (!m.absmax) return reinterpret_cast<const float2 *>(p)[lane / 4];
+    const uint32_t both = reinterpret_cast<const uint16_t *>(p)[lane / 4];
+    return make_float2(nested_map[both & 255u] * nested.x + m.offset, nested_map[both >> 8] * nested.y + m.offset);
+}
+/* The scales' scales of the lane's rows; `row` is the strip's first. */
+static __device__ __forceinline__ float2 unit_nested(const struct cu_coded &m, int64_t row, int64_t panel, int lane) {
+    if (!m.absmax) return make_float2(0, 0);
+    const int64_t across = m.K / NF4_BLOCK, block = (row + lane / 4) * across + panel;
+    return make_float2(m.nested[block / NF4_NESTED], m.nested[(block + 8 * across) / NF4_NESTED]);
+}
+static __device__ __forceinline__ float fp8_scale(const struct cu_coded &m, int64_t row, int64_t panel) {
+    return m.scale[row / FP8_BLOCK * ceil_div(m.K, FP8_BLOCK) + panel * 64 / FP8_BLOCK];
 }
 /* Word i of a vector. */
 static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
-/* Step s, decoded: the registers of mma's first operand. low and high: the scales of the rows g and g + 8 (FP8: times
- * FP8_UP, and equal). map: the values of NF4, entry by entry for each lane. */
-template <int FORMAT>
-static __device__ __forceinline__ void fragment_decode(uint32_t (&a)[4], const struct fragment<FORMAT> &f, int s,
-                                                       float low, float high, const float (*map)[32], int lane) {
+/* Step s, decoded: the registers of mma's first operand. scale: of the rows g and g + 8. nf4: gives the values of two
+ * codes of NF4 that are byte `i` of a word. */
+template <int FORMAT, typename F>
+static __device__ __forceinline__ void unit_decode(uint32_t (&a)[4], const struct unit_codes<FORMAT> &u, int s,
+                                                   float2 scale, F nf4) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float scale = i % 2 ? high : low;
-        float x, y;
-        if (FORMAT == FORMAT_FP8) {
-            const uint32_t codes = word_of(f.w[s / 2 % fragment<FORMAT>::LOADS], s % 2 * 2 + i / 2);
-            x = fp8_small(codes, i % 2 * 2), y = fp8_small(codes, i % 2 * 2 + 1);
-        } else {
-            const uint32_t codes = word_of(f.w[0], s) >> (8 * i);
-            x = map[codes & 15u][lane], y = map[codes >> 4 & 15u][lane];
-        }
-        a[i] = bf16_pair(x * scale, y * scale);
+        const float by = i % 2 ? scale.y : scale.x;
+        const uint32_t word = FORMAT == FORMAT_FP8 ? word_of(u.w[s / 2 % unit_codes<FORMAT>::LOADS], s % 2 * 2 + i / 2)
+                                                   : word_of(u.w[0], s);
+        const float2 v = FORMAT == FORMAT_FP8 ? fp8_pair(i % 2 ? word >> 16 : word) : nf4(word, i);
+        a[i] = bf16_pair(v.x * by, v.y * by);
     }
 }
 

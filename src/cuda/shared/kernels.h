@@ -287,23 +287,28 @@ struct cu_few {
 int cu_few_takes(const struct cu_dev *d, const struct cu_few *f);
 int cu_few(const struct cu_dev *d, const struct cu_few *f);
 
-/* coded.cu. A matrix in codes as struct coded_matrix of tensor/formats.h has it, in device memory. */
+/* coded.cu. A matrix in codes as struct coded_matrix of tensor/formats.h has it, in device memory. With units, for rows
+ * and K that are multiples of 64, codes and NF4's absmax or scales lie in units of CU_STRIP rows and 64 columns
+ * instead, strip after strip, along K; codes.cuh says how. scale is FP8's alone then, and absmax only says whether
+ * there is one. */
 struct cu_coded {
     enum weight_format format;
     int64_t rows, K;
     const uint8_t *codes, *absmax;
     const float *scale, *map, *nested, *nested_map;
     float offset;
-    /* false: codes lie as in struct coded_matrix. true, for rows and K that are multiples of 64: in the order of
-     * fragments (codes.cuh). */
-    int fragments;
+    int unit; /* bytes of a unit; 0: all lies as in struct coded_matrix */
 };
-static inline int cu_coded_takes_fragments(enum weight_format format, int64_t rows, int64_t K) {
+enum { CU_STRIP = 16 };
+static inline int cu_coded_takes_units(enum weight_format format, int64_t rows, int64_t K) {
     return (format == FORMAT_FP8 || format == FORMAT_NF4) && rows % 64 == 0 && K % 64 == 0 && rows * K > 0;
 }
-/* Puts codes that lie as in the file, in device memory, into the order of fragments. */
-int cu_coded_order(const struct cu_dev *d, const struct cu_coded *m, const uint8_t *codes, uint8_t *fragments);
-/* coded_few.cu: cu_few with a matrix in codes, whose parts lie one below the other and are all in fragments; few.w is
+static inline int cu_coded_unit(enum weight_format format, int nested) {
+    return format == FORMAT_FP8 ? CU_STRIP * 64 : CU_STRIP * 32 + CU_STRIP * (nested ? 1 : 4);
+}
+/* Puts a matrix that lies as in the file into units of so many bytes. */
+int cu_coded_order(const struct cu_dev *d, const struct cu_coded *file, int unit, uint8_t *units);
+/* coded_few.cu: cu_few with a matrix in codes, whose parts lie one below the other and are all in units; few.w is
  * not read, and there is no SwiGLU. */
 struct cu_coded_few {
     struct cu_few few;

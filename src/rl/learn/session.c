@@ -28,7 +28,11 @@ static struct policy_options policy_of(const struct train_options *o, struct poo
                     .base_dtype = base_dtype_names[o->base_dtype],
                     .frozen = o->lora_rank > 0,
                     .activation_memory = o->activation_memory},
-        .lora = {(int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed},
+        .expert_files = (enum expert_files)o->lora_expert_files,
+        .lora = {.rank = (int)o->lora_rank,
+                 .alpha = (float)o->lora_alpha,
+                 .seed = (uint64_t)o->seed,
+                 .expert_rank = (int)o->lora_expert_rank},
         .style = o->renderer_name,
         .thinking = o->thinking,
         .engine = {.memory_bytes = o->kv_memory, .max_batch = engine_batch_on(o->device)},
@@ -228,6 +232,17 @@ static enum status open_verdicts(const struct train_options *o, bool training, c
     return open_prototypes(o, s, e);
 }
 
+/* In a mixture of experts an update changes which experts tokens go through, and so their probabilities by more than
+ * its size would say. */
+static void warn_of_router_shift(const struct train_options *o, const struct model *m) {
+    if (model_cfg(m)->E == 0) return;
+    if (o->update.num_substeps > 1 || o->update.update_epochs > 1 || o->max_staleness > 0)
+        log_warn("%s is a mixture of experts: with num_substeps, update_epochs above 1 or max_staleness above 0 its "
+                 "routers shift between sampling and updating (train/expert_shift); sequence_mask or gspo bear that "
+                 "better",
+                 o->model_name);
+}
+
 /* The policy with its engine, and the reference. */
 static enum status open_policy(const struct train_options *given, bool training, const volatile bool *cancel,
                                struct session *s, struct err *e) {
@@ -243,6 +258,7 @@ static enum status open_policy(const struct train_options *given, bool training,
     if (training) TRY(plan_memory(s, &mine, e));
     po = policy_of(o, s->pool); /* with what the plan has chosen */
     TRY(policy_load(&po, &s->policy, e));
+    warn_of_router_shift(o, s->policy.model);
     if (o->update.loss.kl_coef > 0) TRY(open_reference(o, &po, s, e));
     return policy_engine(&po, &s->policy, e);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "rl/learn/expert_shift.h"
 
 /* A sample takes part when it was judged, has an advantage or is kept without, and is not masked for being cut off. */
 static bool trains(const struct train_options *o, const struct episode *ep) {
@@ -188,7 +189,8 @@ static enum status minibatch(struct trainer *t, const struct train_options *o, s
 static enum status all_passes(struct trainer *t, const struct kl_reference *reference, const struct train_options *o,
                               struct sample_group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
                               struct err *e) {
-    *out = (struct update_stats){0};
+    *out = (struct update_stats){.expert_shift = (double)NAN};
+    struct expert_shift shift;
     arena_reset(&t->datums);
     struct sample_group **kept = arena_array(&t->datums, struct sample_group *, n_groups);
     int n_kept = 0;
@@ -196,6 +198,7 @@ static enum status all_passes(struct trainer *t, const struct kl_reference *refe
         if (group_trains(o, &groups[i])) kept[n_kept++] = &groups[i];
     out->groups_trained = n_kept;
     TRY(compare_with(t, reference, o, kept, n_kept, e));
+    TRY(expert_shift_begin(&shift, &t->datums, t->model, t->adapter, kept, n_kept, t->train_tokens, e));
     const int substeps = (int)i64_min(o->update.num_substeps, n_kept);
     const int64_t before =
         *opt_step; /* the shuffles are a function of the seed and this, so that they can be resumed */
@@ -207,7 +210,7 @@ static enum status all_passes(struct trainer *t, const struct kl_reference *refe
             TRY(minibatch(t, o, kept + begin, end - begin, epoch == 0 && sub == 0, opt_step, out, e));
         }
     }
-    return ST_OK;
+    return expert_shift_end(&shift, t->model, &out->expert_shift, e);
 }
 
 static void stand_aside(void *lease) { lease_yield(lease); }

@@ -14,6 +14,9 @@ struct update_stats {
     double kl_before; /* largest |logp - logq| seen before any update of this batch: 0 when sampler == trainer */
     int64_t rows;     /* rows forwarded, prompts included */
     int groups_trained, optimizer_steps;
+    /* In a mixture of experts: the share of pairs of a row and a layer whose experts the whole update changed, as
+     * expert_shift.h looks at them; else NaN. */
+    double expert_shift;
 };
 
 /* What a KL penalty compares with: another model, or the one that is trained, its rows through another adapter or none

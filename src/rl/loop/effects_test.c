@@ -183,6 +183,8 @@ static const struct {
     {"base_dtype", "src/model/coded_test.c"},
     {"numerics", "src/rl/learn/update_test.c"},
     {"lora_rank", "tests/e2e/train.sh"},
+    {"lora_expert_rank", "tests/e2e/moe.sh"},
+    {"lora_expert_files", "tests/e2e/moe.sh"},
     {"lora_alpha", "src/model/model_test.c"},
     {"train_tokens", "src/rl/learn/update_test.c"},
     {"curriculum.by_difficulty", "src/rl/rollout/curriculum_test.c"},

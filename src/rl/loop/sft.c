@@ -348,7 +348,11 @@ static enum status open_model(struct sft *s, const volatile bool *cancel, struct
                                             .base_dtype = base_dtype_names[o->base_dtype],
                                             .frozen = lora,
                                             .activation_memory = o->activation_memory},
-                                .lora = {(int)o->lora_rank, (float)o->lora_alpha, (uint64_t)o->seed},
+                                .expert_files = (enum expert_files)o->lora_expert_files,
+                                .lora = {.rank = (int)o->lora_rank,
+                                         .alpha = (float)o->lora_alpha,
+                                         .seed = (uint64_t)o->seed,
+                                         .expert_rank = (int)o->lora_expert_rank},
                                 .style = o->renderer_name};
     if (!o->model_name) { /* from nothing: a shape, the tokenizer of another model, random weights */
         if (!o->init_config || !o->tokenizer)

@@ -129,7 +129,8 @@ static enum status measure(const struct train_options *o, const char *config, st
         p->reference = paper_bytes(s->be) - p->weights;
     }
     int64_t before = paper_bytes(s->be);
-    if (lora) TRY(model_lora_init(s->m, (int)o->lora_rank, 1, 0, e));
+    const struct adapter_shape shape = {.rank = (int)o->lora_rank, .alpha = 1, .expert_rank = (int)o->lora_expert_rank};
+    if (lora) TRY(model_lora_create(s->m, &shape, 0, e));
     /* The reference is another adapter then: the one a run goes on from, or none. */
     if (o->update.loss.kl_coef > 0 && lora && o->load_checkpoint_path && *o->load_checkpoint_path)
         p->reference = paper_bytes(s->be) - before;

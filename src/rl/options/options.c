@@ -49,6 +49,25 @@ const char *const precision_names[] = {CHOICE_NAMES(PRECISION_LIST)};
                "bf16 matrices they decode to. auto: as the checkpoint has them. bf16: a checkpoint in codes is "       \
                "decoded.")
 
+#define EXPERT_KEYS(S)                                                                                                \
+    KEY_INT(S, lora_expert_rank, "0", "[-1,1024]",                                                                    \
+            "Rank of the LoRA adapter on each expert of a mixture. 0: lora_rank / num_experts_per_tok, at least 1. "  \
+            "-1: only attention is adapted. Another model than a mixture takes 0 alone."),                            \
+        KEY_CHOICE(S, lora_expert_files, EXPERT_FILES_LIST, "auto",                                                   \
+                   "How adapters on experts are written. each: tensors of each expert. fused: one pair of tensors "   \
+                   "for all experts of a layer, PEFT's target_parameters. auto: as the adapter that the run goes on " \
+                   "from has it, else each. Both are read. Another model than a mixture takes auto alone.")
+
+enum status expert_keys_check(const struct config *c, int64_t lora_rank, int64_t expert_rank, int expert_files,
+                              struct err *e) {
+    static const char why[] = "all parameters are trained: expected";
+    if (lora_rank == 0 && expert_rank != 0)
+        return config_reject(c, "lora_expert_rank", e, "%s 0, or lora_rank above 0", why);
+    if (lora_rank == 0 && expert_files != FILES_AUTO)
+        return config_reject(c, "lora_expert_files", e, "%s auto, or lora_rank above 0", why);
+    return ST_OK;
+}
+
 enum status base_dtype_check(const struct config *c, int base_dtype, int64_t lora_rank, struct err *e) {
     if (lora_rank > 0 || base_dtype == BASE_AUTO || base_dtype == BASE_BF16) return ST_OK;
     return config_reject(c, "base_dtype", e, "%s is of a base that is not trained: expected lora_rank above 0",
@@ -87,6 +106,7 @@ static const struct config_key train_keys[] = {
         "then are those to what the sampler recorded, and ratio_correction may bound them."),
     KEY_INT(T, threads, "0", "[0,256]", "Threads of the engine, and of kernels and PyTorch alike. 0: all CPUs."),
     KEY_INT(T, lora_rank, "32", "[0,1024]", "Rank of the LoRA adapter; 0 trains all parameters."),
+    EXPERT_KEYS(T),
     KEY_FLOAT(T, lora_alpha, "32", "(0,)", "LoRA scale numerator; updates are scaled by alpha / rank."),
     KEY_FLOAT_AT(T, "learning_rate", update.adam.learning_rate, "1e-4", "(0,1]", "AdamW step size after warm-up."),
     KEY_INT(T, warmup_steps, "0", "[0,)", "Optimizer steps over which the learning rate rises from 0."),
@@ -487,6 +507,7 @@ static const struct config_key sft_keys[] = {
     KEY_CHOICE(T, save_dtype, SAVED_LIST, "bf16", "Type of the final weights; while training they are kept in f32."),
     KEY_STRING_OPT(T, renderer_name, "null", "Chat template of rows without one. null: the model's own."),
     KEY_INT(T, lora_rank, "0", "[0,1024]", "Rank of the LoRA adapter; 0 trains all parameters."),
+    EXPERT_KEYS(T),
     KEY_FLOAT(T, lora_alpha, "32", "(0,)", "LoRA scale numerator."),
     KEY_FLOAT_AT(T, "learning_rate", update.adam.learning_rate, "1e-4", "(0,1]", "AdamW step size after warm-up."),
     KEY_FLOAT(T, min_lr_ratio, "0.1", "[0,1]", "The cosine schedule ends at this share of learning_rate."),
@@ -518,6 +539,7 @@ const struct config_schema sft_schema = {.key = sft_keys, .count = ARRAY_LEN(sft
 
 enum status sft_options_check(const struct config *c, const T *o, struct err *e) {
     TRY(base_dtype_check(c, o->base_dtype, o->lora_rank, e));
+    TRY(expert_keys_check(c, o->lora_rank, o->lora_expert_rank, o->lora_expert_files, e));
     return check_device(c, o->device, e);
 }
 #undef T

@@ -47,6 +47,8 @@ enum numerics { CHOICE_ENUM(NUMERICS_LIST) };
 enum dtype_choice { CHOICE_ENUM(DTYPE_LIST) };
 #define BASE_DTYPE_LIST(X) X(BASE_AUTO, auto) X(BASE_BF16, bf16) X(BASE_FP8, fp8) X(BASE_NF4, nf4)
 enum base_dtype_choice { CHOICE_ENUM(BASE_DTYPE_LIST) };
+#define EXPERT_FILES_LIST(X) X(FILES_AUTO, auto) X(FILES_EACH, each) X(FILES_FUSED, fused)
+enum expert_files_choice { CHOICE_ENUM(EXPERT_FILES_LIST) }; /* the values of enum expert_files in model.h */
 #define SAVED_LIST(X) X(SAVED_BF16, bf16) X(SAVED_F32, f32)
 enum saved_dtype { CHOICE_ENUM(SAVED_LIST) };
 #define SAMPLER_LIST(X) X(SAMPLER_ENGINE, engine) X(SAMPLER_OPENAI, openai)
@@ -127,10 +129,11 @@ struct train_options {
     struct sampler_options sampler;
     int algorithm; /* enum algorithm, or unset: a preset */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
-    int dtype;      /* enum dtype_choice */
-    int base_dtype; /* enum base_dtype_choice */
-    int numerics;   /* enum numerics */
-    int64_t lora_rank, seed, threads, activation_memory, kv_memory;
+    int dtype;             /* enum dtype_choice */
+    int base_dtype;        /* enum base_dtype_choice */
+    int lora_expert_files; /* enum expert_files_choice */
+    int numerics;          /* enum numerics */
+    int64_t lora_rank, lora_expert_rank, seed, threads, activation_memory, kv_memory;
     const char *ranks; /* as comm_open takes it */
     double peer_timeout;
     int64_t gpus; /* ranks that `train` starts by mpirun; 0 or 1: none */
@@ -194,6 +197,9 @@ extern const char *const dtype_names[];
 extern const char *const base_dtype_names[];
 /* A rule of both tables: a base in codes has an adapter that is trained. */
 enum status base_dtype_check(const struct config *c, int base_dtype, int64_t lora_rank, struct err *e) MUST_USE;
+/* Likewise, of an adapter's rank on experts. */
+enum status expert_keys_check(const struct config *c, int64_t lora_rank, int64_t expert_rank, int expert_files,
+                              struct err *e) MUST_USE;
 extern const struct config_schema train_schema;
 extern const char *const precision_names[];
 
@@ -222,11 +228,12 @@ enum status train_options_check(const struct config *c, const struct train_optio
 
 struct sft_options {
     const char *model_name, *model_revision, *init_config, *tokenizer, *data, *valid, *output, *renderer_name, *device;
-    int save_dtype; /* enum saved_dtype */
-    int dtype;      /* enum dtype_choice */
-    int base_dtype; /* enum base_dtype_choice */
-    int64_t lora_rank, batch_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads, save_every,
-        log_every, activation_memory;
+    int save_dtype;        /* enum saved_dtype */
+    int dtype;             /* enum dtype_choice */
+    int base_dtype;        /* enum base_dtype_choice */
+    int lora_expert_files; /* enum expert_files_choice */
+    int64_t lora_rank, lora_expert_rank, batch_tokens, max_length, max_steps, num_epochs, warmup_steps, seed, threads,
+        save_every, log_every, activation_memory;
     double lora_alpha, min_lr_ratio, stop_after_minutes, prompt_loss_weight;
     const char *ranks; /* these three as in train_options */
     double peer_timeout;

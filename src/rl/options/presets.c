@@ -218,6 +218,7 @@ static enum status check_roles(const struct config *c, const T *o, struct err *e
 
 enum status train_options_check(const struct config *c, const T *o, struct err *e) {
     TRY(base_dtype_check(c, o->base_dtype, o->lora_rank, e));
+    TRY(expert_keys_check(c, o->lora_rank, o->lora_expert_rank, o->lora_expert_files, e));
     if (!backend_device_valid(o->device))
         return config_reject(c, "device", e, "expected cpu, cuda or cuda:N, got \"%s\"", o->device);
     const char *index = o->examples.index_path;

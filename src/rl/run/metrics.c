@@ -240,6 +240,7 @@ static void add_update(struct metrics *l, const struct train_options *o, const s
     metrics_add(l, u->loss.clipped / tok, "train/clip_fraction");
     metrics_add(l, u->loss.masked / tok, "train/masked_fraction");
     metrics_add(l, u->entropy / tok, "train/entropy");
+    if (!isnan(u->expert_shift)) metrics_add(l, u->expert_shift, "train/expert_shift");
     metrics_add(l, u->groups_trained ? u->grad_norm : (double)NAN, "train/grad_norm");
     metrics_add(l, u->groups_trained ? u->learning_rate : (double)NAN, "train/learning_rate");
     metrics_add(l, u->groups_trained ? u->learning_rate : (double)NAN, "optim/lr");
