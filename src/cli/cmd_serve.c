@@ -127,17 +127,19 @@ static const struct args_flag flags[] = {
     FLAG_SECTION("Verdicts"),
     FLAG_BOOL(O, verify.on, "verify", "Clients get verdicts, too, at /v1/verify (docs/verdict-service.md)."),
     FLAG_BOOL(O, verify.only, "verify-only", "There are verdicts and no model."),
-    FLAG_CALL(take_config, "verify-config", "FILE", "what `train` has by itself",
-              "Requests may name this configuration, by its file's name without the ending: answers are judged and paid "
-              "as in a run with it. The first one counts where a request names none.",
-              .repeats = true),
+    FLAG_CALL(
+        take_config, "verify-config", "FILE", "what `train` has by itself",
+        "Requests may name this configuration, by its file's name without the ending: answers are judged and paid "
+        "as in a run with it. The first one counts where a request names none.",
+        .repeats = true),
     FLAG_TEXT(O, verify.backend, "verify-backend", "B", "c", "Without a configuration answers are of this backend."),
     FLAG_CALL(take_source, "problem-source", "SRC", NULL,
               "Requests may name this source of problems beside builtin and those of the configurations.",
               .repeats = true),
-    FLAG_CHOICE(O, verify.problems, "problems", "WHICH", "known|any|auto", "auto",
-                "With any a request may bring the text of a problem, which runs jailed; auto is any on loopback and known "
-                "elsewhere."),
+    FLAG_CHOICE(
+        O, verify.problems, "problems", "WHICH", "known|any|auto", "auto",
+        "With any a request may bring the text of a problem, which runs jailed; auto is any on loopback and known "
+        "elsewhere."),
     FLAG_TEXT(O, verify.jobs, "jobs", "FILE", "verify-jobs.sqlite", "Requests and verdicts are kept in this file."),
     FLAG_INT(O, verify.max_jobs, "max-jobs", "N", 1, 10000000, "10000",
              "So many requests may wait for verdicts; further ones get 429."),
@@ -417,11 +419,12 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
 }
 
 /* Opens what is to be served. */
-static enum status open_served(struct serve_command_options *o, struct serve_model *model, struct served *s,
-                               struct err *e) {
+static enum status open_served(struct serve_command_options *o, struct pool *pool, struct serve_model *model,
+                               struct served *s, struct err *e) {
     const bool verify = o->verify.on || o->verify.only;
     if (o->model) TRY(serve_model_find(o->model, model, e));
     if (o->model) TRY(gather(o, model, e));
+    o->serve.policy.pool = pool;
     if (verify) TRY(serve_verify_open(&o->verify, o->host, o->model ? o->device : NULL, &s->verify, e));
     if (verify) o->serve.aside = serve_verify_aside(s->verify);
     return o->model ? serve_open(&o->serve, &s->model, e) : ST_OK;
@@ -434,9 +437,8 @@ static enum status run(struct serve_command_options *o, struct err *e) {
     const int signals = open_signals(); /* before there are threads */
     if (signals >= 0) close(signals);
     struct pool *pool = o->model ? pool_create(o->threads) : NULL;
-    o->serve.policy.pool = pool;
     enum status st = find_keys(o, texts, e);
-    if (st == ST_OK) st = open_served(o, &model, &s, e);
+    if (st == ST_OK) st = open_served(o, pool, &model, &s, e);
     if (st == ST_OK) st = serve_with(&s, o, e);
     if (st == ST_OK && s.model && serve_failed(s.model, e)) st = e->code;
     if (st == ST_OK && s.model && !serve_ready(s.model)) _exit(0); /* it is being loaded, which nothing can cut short */

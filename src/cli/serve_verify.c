@@ -122,7 +122,9 @@ enum status serve_verify_open(const struct serve_verify_options *o, const char *
     return ST_OK;
 }
 
-struct verdicts *serve_verify_service(struct serve_verify *s) { return s->service; }
+struct verdicts *serve_verify_service(struct serve_verify *s) {
+    return s->service;
+}
 
 static void aside_begin(void *ctx) { lease_begin(ctx); }
 static void aside_yield(void *ctx) { lease_yield(ctx); }

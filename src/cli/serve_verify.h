@@ -1,5 +1,5 @@
-/* serve_verify: the verdict service behind `serve --verify`: its configurations, and the lease by which the model stands
- * aside while answers are timed on its device. */
+/* serve_verify: the verdict service behind `serve --verify`: its configurations, and the lease by which the model
+ * stands aside while answers are timed on its device. */
 #ifndef KERNELRL_CLI_SERVE_VERIFY_H
 #define KERNELRL_CLI_SERVE_VERIFY_H
 

@@ -11,9 +11,9 @@ struct model_thread;
 /* How the model stands aside for others who need its device for themselves for a while. All functions are called by the
  * model's thread, and get ctx. */
 struct serve_aside {
-    void (*begin)(void *ctx); /* there is work: waits until nobody else has the device. NULL: nobody ever has */
-    void (*yield)(void *ctx); /* between two steps: stands aside where somebody wants it */
-    void (*end)(void *ctx);   /* there is no work any more */
+    void (*begin)(void *ctx);     /* there is work: waits until nobody else has the device. NULL: nobody ever has */
+    void (*yield)(void *ctx);     /* between two steps: stands aside where somebody wants it */
+    void (*end)(void *ctx);       /* there is no work any more */
     double (*seconds)(void *ctx); /* any thread: how long it has stood aside */
     void *ctx;
 };

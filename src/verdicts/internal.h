@@ -1,5 +1,5 @@
-/* What the parts of the service share: service.c has the jobs' way to the desk and back, routes.c and problems_api.c what
- * clients ask. All functions are the server's thread's, unless they say otherwise. */
+/* What the parts of the service share: service.c has the jobs' way to the desk and back, routes.c and problems_api.c
+ * what clients ask. All functions are the server's thread's, unless they say otherwise. */
 #ifndef KERNELRL_VERDICTS_INTERNAL_H
 #define KERNELRL_VERDICTS_INTERNAL_H
 

@@ -14,10 +14,10 @@ const char *job_status_name(enum job_status s);
 static inline bool job_is_over(enum job_status s) { return s >= JOB_SUCCEEDED; }
 
 enum {
-    JOBS_NAME_BYTES = 32,  /* of a job or a batch */
-    JOBS_KEPT_S = 604800,  /* finished ones are kept so long */
-    JOBS_KEY_BYTES = 255,  /* of an idempotency key */
-    JOBS_LOSSES = 3,       /* a job that was being judged when so many processes ended is not tried again */
+    JOBS_NAME_BYTES = 32, /* of a job or a batch */
+    JOBS_KEPT_S = 604800, /* finished ones are kept so long */
+    JOBS_KEY_BYTES = 255, /* of an idempotency key */
+    JOBS_LOSSES = 3,      /* a job that was being judged when so many processes ended is not tried again */
 };
 
 /* A job as it is in the file. Texts are the row's own. */

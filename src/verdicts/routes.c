@@ -581,10 +581,10 @@ void verdicts_put_metrics(void *verdicts, struct str *out) {
 
 /* ---- the table ----------------------------------------------------------------------------------------------------*/
 
-#define VERIFY(m, p, kind, fn, most)                                                                          \
-    {                                                                                                         \
-        .method = m, .path = p, .access = HTTP_KEY, .body = kind, .begin = fn, .event = wait_event,           \
-        .end = wait_end, .max_body = most                                                                     \
+#define VERIFY(m, p, kind, fn, most)                                                                                 \
+    {                                                                                                                \
+        .method = m, .path = p, .access = HTTP_KEY, .body = kind, .begin = fn, .event = wait_event, .end = wait_end, \
+        .max_body = most                                                                                             \
     }
 enum { ONE_BODY = 4 << 20 }; /* a problem and a solution, with JSON's escapes */
 

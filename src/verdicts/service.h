@@ -1,5 +1,5 @@
-/* service: verdicts over HTTP (docs/verdict-service.md): a front end whose requests become jobs in a file (jobs.h), which
- * a desk judges (desk.h). Nothing but time is lost when the process ends at any moment. */
+/* service: verdicts over HTTP (docs/verdict-service.md): a front end whose requests become jobs in a file (jobs.h),
+ * which a desk judges (desk.h). Nothing but time is lost when the process ends at any moment. */
 #ifndef KERNELRL_VERDICTS_SERVICE_H
 #define KERNELRL_VERDICTS_SERVICE_H
 
