@@ -458,7 +458,10 @@ static const struct serve_command_options usual = {.device = "cpu",
                                                    .body_s = 60,
                                                    .idle_s = 75,
                                                    .write_s = 60,
-                                                   .drain_s = 30};
+                                                   .drain_s = 30,
+                                                   .verify = {.jobs = "verify-jobs.sqlite",
+                                                              .max_jobs = 10000,
+                                                              .problems = SERVE_PROBLEMS_AUTO}};
 
 int cmd_serve(int argc, char **argv) {
     const struct args_command *c = &serve_command;

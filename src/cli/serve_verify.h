@@ -8,11 +8,13 @@
 
 enum { SERVE_VERIFY_CONFIGS = 16, SERVE_VERIFY_SOURCES = 32 };
 
+enum serve_problems { SERVE_PROBLEMS_KNOWN, SERVE_PROBLEMS_ANY, SERVE_PROBLEMS_AUTO /* any on loopback */ };
+
 struct serve_verify_options { /* as the flags have them */
     bool on, only;
     const char *jobs, *backend;
     int max_jobs;
-    int problems; /* 0: known ones alone, 1: any, 2: any on loopback, else known */
+    int problems; /* enum serve_problems */
     const char *config[SERVE_VERIFY_CONFIGS], *source[SERVE_VERIFY_SOURCES];
     size_t n_configs, n_sources;
     struct pool_options pool;
