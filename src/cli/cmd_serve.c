@@ -451,17 +451,16 @@ static enum status run(struct serve_command_options *o, struct err *e) {
     return st;
 }
 
-static const struct serve_command_options usual = {.device = "cpu",
-                                                   .host = "127.0.0.1",
-                                                   .port = 8000,
-                                                   .header_s = 10,
-                                                   .body_s = 60,
-                                                   .idle_s = 75,
-                                                   .write_s = 60,
-                                                   .drain_s = 30,
-                                                   .verify = {.jobs = "verify-jobs.sqlite",
-                                                              .max_jobs = 10000,
-                                                              .problems = SERVE_PROBLEMS_AUTO}};
+static const struct serve_command_options usual = {
+    .device = "cpu",
+    .host = "127.0.0.1",
+    .port = 8000,
+    .header_s = 10,
+    .body_s = 60,
+    .idle_s = 75,
+    .write_s = 60,
+    .drain_s = 30,
+    .verify = {.jobs = "verify-jobs.sqlite", .max_jobs = 10000, .problems = SERVE_PROBLEMS_AUTO}};
 
 int cmd_serve(int argc, char **argv) {
     const struct args_command *c = &serve_command;

@@ -108,7 +108,7 @@ enum status serve_verify_open(const struct serve_verify_options *o, const char *
                  .n_sources = o->n_sources,
                  .pool = o->pool,
                  .any_problem = o->problems == SERVE_PROBLEMS_ANY ||
-                                 (o->problems == SERVE_PROBLEMS_AUTO && is_loopback_name(host)),
+                                (o->problems == SERVE_PROBLEMS_AUTO && is_loopback_name(host)),
                  .jail_problems = true,
                  .max_factor = 64},
         .jobs = o->jobs,

@@ -127,7 +127,9 @@ def works(program, folder):
 
 
 def batch(server):
-    items = [request(GOOD + "// batch %d" % (i % 4), metadata=i) for i in range(8)] + [request(WRONG + "//", metadata=8)]
+    items = [request(GOOD + "// batch %d" % (i % 4), metadata=i) for i in range(8)] + [
+        request(WRONG + "//", metadata=8)
+    ]
     status, made, _ = server.ask("POST", "/v1/verify/batches", {"items": items})
     assert status == 202 and made["total"] == 9 and made["object"] == "verify.batch", made
     events = []
@@ -224,14 +226,16 @@ def aside(program, folder):
     server = Server(program, folder, "--model", "models/tiny", "--verify")
     prompt = {"model": "models/tiny", "prompt": "def f(", "max_tokens": 200, "seed": 7, "ignore_eos": True}
     alone = server.ask("POST", "/v1/completions", prompt)[1]["choices"][0]["text"]
-    made = server.ask("POST", "/v1/verify/batches", {"items": [{"problem": "1/1", "solution": GOOD + f"//{i}"} for i in range(6)]})
+    made = server.ask(
+        "POST", "/v1/verify/batches", {"items": [{"problem": "1/1", "solution": GOOD + f"//{i}"} for i in range(6)]}
+    )
     for _ in range(3):
         assert server.ask("POST", "/v1/completions", prompt)[1]["choices"][0]["text"] == alone
     done = until_done(server, made[1]["id"], "batches/")
     assert done["counts"]["succeeded"] == 6, done
     with urllib.request.urlopen(server.url + "/metrics") as reply:
         metrics = reply.read().decode()
-    assert float(re.search(r"kernelrl_model_aside_seconds_total (\S+)", metrics)[1]) > 0, metrics
+    assert float(re.search(r"(?m)^kernelrl_model_aside_seconds_total (\S+)$", metrics)[1]) > 0, metrics
     assert server.end() == 0
 
 
