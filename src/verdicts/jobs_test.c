@@ -1,15 +1,17 @@
 /* Jobs in their file: order, turns, keys, what a process that was killed leaves. */
 #include "verdicts/jobs.h"
 
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+// clang-format on
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
 #define OK(call)                                     \
     do {                                             \
@@ -135,9 +137,9 @@ static void test_batch(void **state) {
     bool found;
     size_t n;
     struct jobs *j = open_jobs(), *other = NULL;
-    struct err e_ = {0};
-    assert_int_equal(jobs_open(path, &other, &e_), ST_IO); /* one process at a time */
-    assert_non_null(strstr(e_.msg, "another server"));
+    struct err why = {0};
+    assert_int_equal(jobs_open(path, &other, &why), ST_IO); /* one process at a time */
+    assert_non_null(strstr(why.msg, "another server"));
     for (int i = 0; i < N; i++) job[i] = (struct job_new){"{}", NULL, 0};
     OK(jobs_add(j, 1, NULL, NULL, job, N, true, name, e));
     id = take(j, text, sizeof text);
