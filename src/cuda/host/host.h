@@ -309,7 +309,7 @@ bool bf16_factors(struct cuda_backend *c, const char *op, struct tensor *dy, str
 void bf16_linear_exact(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w);
 void bf16_linear_exact_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
                           bool accumulate);
-/* experts.c */
+/* moe.c */
 extern const struct expert_ops cuda_experts;
 /* Returns where the next product of a gradient looks for the rounding of x (cuda_backend.rounded). An op that writes x
  * can write the rounding beside it. NULL where no product has needed so much room yet, or where the rows of x are not
