@@ -33,10 +33,10 @@ static __device__ __forceinline__ float2 softmax_of(const float *l, int64_t E, i
     return make_float2(m, fold_sum(s));
 }
 
-struct best {
+struct contender {
     float value, id; /* id -1: none */
 };
-static __device__ __forceinline__ struct best better(struct best a, struct best b) {
+static __device__ __forceinline__ struct contender better(struct contender a, struct contender b) {
     if (b.id < 0) return a;
     if (a.id < 0) return b;
     return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
@@ -44,11 +44,11 @@ static __device__ __forceinline__ struct best better(struct best a, struct best 
 
 /* The best of a row that is not taken yet; all sixteen threads get its id. */
 static __device__ __forceinline__ int next_best(const float *l, int64_t E, int lane, uint64_t &taken) {
-    struct best b = {0, -1};
+    struct contender b = {0, -1};
     for (int64_t e = lane, i = 0; e < E; e += LANES, i++)
-        if (!(taken >> i & 1)) b = better(b, best{l[e], (float)e});
+        if (!(taken >> i & 1)) b = better(b, contender{l[e], (float)e});
     for (int w = LANES / 2; w >= 1; w /= 2) {
-        struct best o;
+        struct contender o;
         o.value = __shfl_down_sync(FULL_WARP, b.value, w, LANES);
         o.id = __shfl_down_sync(FULL_WARP, b.id, w, LANES);
         b = better(b, o);

@@ -46,7 +46,7 @@ static __device__ __forceinline__ struct group_tile group_find(const struct cu_g
 
 /* No choice of experts makes more tiles. */
 static inline int64_t group_tiles(const struct cu_group &g, int64_t rows, int high) {
-    return rows / high + min64(g.n, rows);
+    return rows / high + (g.n < rows ? g.n : rows);
 }
 
 #endif
