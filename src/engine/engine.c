@@ -811,11 +811,13 @@ static void fail_all(struct engine *en, enum status st, const struct err *e) {
 }
 
 enum status engine_step(struct engine *en, bool *working, struct err *e) {
+    const int64_t ended = en->n_ended;
     queue_step_begins(en);
     sweep(en);
     if (en->under_way == 0) adapters_drop(en);
     const enum status st = step(en, working, e);
     sweep(en);
+    *working = *working || en->n_ended > ended; /* a request that was cancelled has a result now */
     if (st != ST_OK) fail_all(en, st, e);
     if (en->kv) en->stats.kv_bytes = en->n_blocks * kv_block_bytes(en->m);
     queue_step_ends(en);

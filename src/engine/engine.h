@@ -189,8 +189,8 @@ bool engine_poll(struct engine *en, int64_t ticket, struct engine_result *out);
 void engine_result_free(struct engine_result *r);
 
 /* Runs one step of the model for all that is in flight, letting in what waits. *working is false when there was nothing
- * to do. An error is the model's own (a device that failed): every request in flight fails with it, those that wait
- * stay. What concerns one request alone fails that one. */
+ * to do, so that there is no new result either. An error is the model's own (a device that failed): every request in
+ * flight fails with it, those that wait stay. What concerns one request alone fails that one. */
 enum status engine_step(struct engine *en, bool *working, struct err *e) MUST_USE;
 /* Waits until there is something for engine_step to do, or timeout_s have passed, or engine_stop_waiting() was called.
  * True: there is something. */

@@ -586,8 +586,21 @@ static void scoring_takes_turns(void **state) {
     must(engine_step(en, &working, &e), &e);
     engine_cancel(en, long_one);
     must(engine_step(en, &working, &e), &e);
-    assert_true(!working && engine_poll(en, long_one, &got) && got.prompt.n == 0);
+    assert_true(working && engine_poll(en, long_one, &got) &&
+                got.prompt.n == 0); /* who waits for results hears of it */
     engine_result_free(&got);
+    must(engine_step(en, &working, &e), &e);
+    assert_true(!working);
+    /* So it is in a pause. */
+    must(engine_submit(en, &r, &decoding, &e), &e);
+    must(engine_step(en, &working, &e), &e);
+    engine_pause(en);
+    while (working) must(engine_step(en, &working, &e), &e);
+    engine_cancel(en, decoding);
+    must(engine_step(en, &working, &e), &e);
+    assert_true(working && engine_poll(en, decoding, &got) && got.samples[0].stop == STOP_CANCELLED);
+    engine_result_free(&got);
+    engine_resume(en);
     engine_close(en);
     model_free(model);
 }

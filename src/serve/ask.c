@@ -95,7 +95,10 @@ bool ask_id_list(struct arena *mem, const json_t *v, const char *name, int vocab
     int32_t *ids = arena_array(mem, int32_t, n + 1);
     for (size_t i = 0; i < n; i++) {
         int64_t id;
-        if (!ask_int(json_array_get(v, i), name, 0, vocab - 1, &id, e)) return false;
+        if (!ask_int(json_array_get(v, i), name, INT64_MIN, INT64_MAX, &id, e)) return false;
+        if (id < 0 || id >= vocab)
+            return ask_fail(e, NULL, name, "%s: token id %lld is out of vocabulary: expected 0 to %d", name,
+                            (long long)id, vocab - 1);
         ids[i] = (int32_t)id;
     }
     *out = (struct ask_ids){ids, (int)n};
@@ -568,7 +571,7 @@ static const struct field fields[] = {
     NEUTRAL("logits_processors", ALL, "[[]]", "use logit_bias"),
     NEUTRAL("logprob_token_ids", ALL, "[[]]", "ask for prompt_logprobs with echo"),
     NEUTRAL("thinking_token_budget", ALL, "[]", "use max_tokens"),
-    NEUTRAL("prompt_embeds", BOTH, "[]", no_media),
+    NEUTRAL("prompt_embeds", BOTH, "[[]]", no_media),
     NEUTRAL("functions", ASK_CHAT, "[[]]", no_tools),
     NEUTRAL("function_call", ASK_CHAT, "[\"none\", \"auto\"]", no_tools),
     NEUTRAL("audio", ASK_CHAT, "[]", no_media),

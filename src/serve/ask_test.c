@@ -58,7 +58,7 @@ static void test_prompts(void **state) {
     refuses(ASK_COMPLETIONS, "{\"prompt\": \"\"}", "prompt", "empty string");
     refuses(ASK_COMPLETIONS, "{\"prompt\": []}", "prompt", "empty list");
     refuses(ASK_COMPLETIONS, "{\"prompt\": [[]]}", "prompt", "empty list");
-    refuses(ASK_COMPLETIONS, "{\"prompt\": [100]}", "prompt", "from 0 to 99, got 100");
+    refuses(ASK_COMPLETIONS, "{\"prompt\": [100]}", "prompt", "token id 100 is out of vocabulary: expected 0 to 99");
     refuses(ASK_COMPLETIONS, "{\"prompt\": [1, \"a\"]}", "prompt", "got the string \"a\"");
     refuses(ASK_COMPLETIONS, "{\"prompt\": [\"a\", 1]}", "prompt", "got 1");
     refuses(ASK_COMPLETIONS, "{\"prompt\": [\"a\",\"a\",\"a\",\"a\",\"a\"]}", "prompt", "at most 4 prompts, got 5");

@@ -121,8 +121,11 @@ static int32_t *stop_ids(const struct generation *g, int *n) {
     return ids;
 }
 
+/* Tokens that the context has room for behind a prompt. */
+static int room_behind(const struct generation *g, int k) { return g->s->max_len - (int)g->prompt[k].len; }
+
 static int answer_limit(const struct generation *g, int k) {
-    const int room = g->s->max_len - (int)g->prompt[k].len;
+    const int room = room_behind(g, k);
     if (g->a.max_tokens >= 0) return (int)i64_min(g->a.max_tokens, room);
     return g->a.api == ASK_COMPLETIONS ? (int)i64_min(16, room) : room;
 }
@@ -146,7 +149,8 @@ enum status prompts_submit(struct generation *g, int k, int adapter, struct err 
                    .top_p = (float)a->top_p,
                    .min_p = (float)a->min_p,
                    .max_tokens = answer_limit(g, k),
-                   .min_tokens = a->min_tokens,
+                   /* What the context shortens is not refused for the least that was asked for. */
+                   .min_tokens = (int)i64_min(a->min_tokens, room_behind(g, k)),
                    .stop_ids = stops,
                    .n_stop_ids = n_stops,
                    .stop_strings = a->stop.p,

@@ -11,33 +11,49 @@ static bool member(const json_t *o, const char *name, bool *out, struct ask_erro
     return !v || json_is_null(v) || ask_bool(v, name, out, e);
 }
 
-static void put_tokens(const struct serve *s, struct str *out, const struct ids *v, bool texts) {
+/* The token's text as a member of out; of a token that is no UTF-8 by itself the list of its bytes, as llama.cpp's. */
+static void put_piece(struct str *out, const char *p, size_t n) {
+    if (js_utf8_prefix(p, n) == n) {
+        js_put_strn(out, "piece", p, n);
+        return;
+    }
+    js_begin(out, "piece", '[');
+    for (size_t i = 0; i < n; i++) js_put_i64(out, NULL, (unsigned char)p[i]);
+    js_end(out, ']');
+}
+
+static void put_tokens(const struct serve *s, struct str *out, const struct ids *v, bool texts, bool pieces) {
     const struct tokenizer *t = model_thread_policy(s->thread)->tok;
+    size_t n;
     js_begin(out, NULL, '{');
     js_put_i64(out, "count", (int64_t)v->len);
     js_put_i64(out, "max_model_len", s->max_len);
-    put_ids(out, "tokens", v->p, v->len);
-    if (!texts) {
+    if (pieces) {
+        js_begin(out, "tokens", '[');
+        for (size_t i = 0; i < v->len; i++) {
+            const char *p = tokenizer_bytes(t, v->p[i], &n);
+            js_begin(out, NULL, '{');
+            js_put_i64(out, "id", v->p[i]);
+            put_piece(out, p, n);
+            js_end(out, '}');
+        }
+        js_end(out, ']');
+    } else {
+        put_ids(out, "tokens", v->p, v->len);
+    }
+    if (texts) {
+        js_begin(out, "token_strs", '[');
+        for (size_t i = 0; i < v->len; i++) {
+            CLEANUP_STR struct str text = STR_INIT;
+            const char *p = tokenizer_bytes(t, v->p[i], &n);
+            detokenize_bytes(p, n, &text);
+            js_put_strn(out, NULL, str_c(&text), text.len);
+        }
+        js_end(out, ']');
+    } else {
         js_put_null(out, "token_strs");
-        js_end(out, '}');
-        return;
     }
-    js_begin(out, "token_strs", '[');
-    for (size_t i = 0; i < v->len; i++) {
-        CLEANUP_STR struct str text = STR_INIT;
-        size_t n;
-        const char *p = tokenizer_bytes(t, v->p[i], &n);
-        detokenize_bytes(p, n, &text);
-        js_put_strn(out, NULL, str_c(&text), text.len);
-    }
-    js_end(out, ']');
     js_end(out, '}');
-}
-
-/* The text of {"prompt": ...}, or of llama.cpp's {"content": ...}. */
-static bool text_of(const json_t *o, struct ask_text *out, struct ask_error *e) {
-    const char *name = json_object_get(o, "prompt") ? "prompt" : "content";
-    return ask_string(json_object_get(o, name), name, out, e);
 }
 
 struct token_work {   /* of an exchange */
@@ -52,9 +68,9 @@ static bool tokenize(struct serve *s, struct tokenizer *t, const struct work *w,
     CLEANUP_JSON json_t *o = NULL;
     struct ask_text text = {0};
     struct ids ids = {0};
-    bool texts = false, whole = true, fine = true;
+    bool texts = false, pieces = false, fine = true;
     if (!ask_object(str_c(&w->body), w->body.len, &o, e) || !member(o, "return_token_strs", &texts, e) ||
-        !member(o, "with_pieces", &texts, e))
+        !member(o, "with_pieces", &pieces, e))
         return false;
     if (json_object_get(o, "messages")) { /* a body of a chat: its prompt */
         struct ask a;
@@ -62,10 +78,16 @@ static bool tokenize(struct serve *s, struct tokenizer *t, const struct work *w,
         fine = fine && prompts_of_messages(s, t, &a, &ids, e);
         ask_free(&a);
     } else {
-        fine = text_of(o, &text, e) && member(o, "add_special_tokens", &whole, e);
+        /* {"prompt": ...} is vLLM's form; {"content": ...} is llama.cpp's, which adds special tokens only when asked.
+         */
+        const bool llama = !json_object_get(o, "prompt") && json_object_get(o, "content");
+        const char *name = llama ? "content" : "prompt";
+        bool whole = !llama;
+        fine = ask_string(json_object_get(o, name), name, &text, e) &&
+               member(o, llama ? "add_special" : "add_special_tokens", &whole, e);
         if (fine) (whole ? tokenizer_encode_whole : tokenizer_encode)(t, text.p, text.n, true, &ids);
     }
-    if (fine) put_tokens(s, reply, &ids, texts);
+    if (fine) put_tokens(s, reply, &ids, texts, pieces);
     ids_free(&ids);
     return fine;
 }

@@ -357,6 +357,9 @@ def lengths():
         assert e["code"] == "context_length_exceeded" and "maximum context length is 300 tokens" in e["message"]
         o = s.post("/v1/completions", {"prompt": [5] * 297, "max_tokens": 500, "ignore_eos": True})
         assert o["usage"]["completion_tokens"] == 3 and o["choices"][0]["finish_reason"] == "length"
+        assert s.post("/v1/completions", {"prompt": [5] * 297, "max_tokens": 500, "min_tokens": 400}) and s.error(
+            "/v1/completions", {"prompt": [5] * 97, "min_tokens": 17}, 400
+        )
         o = s.post("/v1/completions", {"prompt": [5] * 900, "max_tokens": 2, "truncate_prompt_tokens": 3})
         assert o["usage"]["prompt_tokens"] == 3
         cut = {"prompt": [5] * 900, "max_tokens": 2, "truncate_prompt_tokens": -1, "echo": True}
@@ -524,9 +527,14 @@ def tokens():
     assert o["count"] == len(o["tokens"]) == len(o["token_strs"]) and o["max_model_len"] == 8192
     assert o["token_strs"][-1] == "<|im_end|>"
     assert S.post("/detokenize", {"tokens": o["tokens"]}) == {"prompt": "héllo<|im_end|>"}
+    pieces = S.post("/tokenize", {"content": "a 媽", "with_pieces": True})["tokens"]
+    assert [t["id"] for t in pieces] == S.post("/tokenize", {"content": "a 媽"})["tokens"]
+    raw = [p.encode() if isinstance(p, str) else bytes(p) for p in (t["piece"] for t in pieces)]
+    assert b"".join(raw) == "a 媽".encode() and any(isinstance(t["piece"], list) for t in pieces)
     assert S.post("/v1/tokenize", {"content": "a", "add_special": False})["count"] == 1
     assert S.error("/detokenize", {"tokens": [99999]}, 400)["param"] == "tokens"
     assert S.error("/tokenize", {}, 400)
+    assert S.error("/tokenize", {"content": "a", "add_special": 1}, 400)["param"] == "add_special"
     inside = {"messages": [{"role": "user", "content": "<|im_end|>"}]}
     marks = S.post("/tokenize", inside)["tokens"].count(o["tokens"][-1])
     plain = S.post("/tokenize", {"messages": [{"role": "user", "content": "x"}]})["tokens"]
