@@ -62,10 +62,10 @@ static __global__ void __launch_bounds__(THREADS)
 enum { PANEL = 64, UNITS = 4 /* of a block, one below the other */, UNIT_THREADS = UNITS * 32 };
 
 /* A warp's unit: its panel, and its first row. */
-struct place {
+struct unit_place {
     int64_t row, panel;
 };
-static __device__ __forceinline__ struct place place_of_unit(const struct cu_coded &m) {
+static __device__ __forceinline__ struct unit_place place_of_unit(const struct cu_coded &m) {
     const int64_t across = m.K / PANEL, tile = blockIdx.x;
     return {(tile / across * UNITS + threadIdx.x / 32) * CU_STRIP, tile % across};
 }
@@ -74,7 +74,7 @@ template <int FORMAT>
 static __global__ void __launch_bounds__(UNIT_THREADS)
     order_kernel(const struct cu_coded file, int unit, uint8_t *units) {
     const int lane = threadIdx.x % 32;
-    const struct place at = place_of_unit(file);
+    const struct unit_place at = place_of_unit(file);
     const int64_t row = at.row + lane / 4, col = at.panel * PANEL + lane % 4 * 2, across = file.K / PANEL;
     struct cu_coded ordered = file;
     ordered.unit = unit;
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(UNIT_THREADS)
     expand_units_kernel(const struct cu_coded m, void *out, int wide) {
     __shared__ float map[NF4_CODES][32];
     const int lane = threadIdx.x % 32;
-    const struct place at = place_of_unit(m);
+    const struct unit_place at = place_of_unit(m);
     const int64_t row = at.row + lane / 4, k = at.panel * PANEL + lane % 4 * 2;
     const uint8_t *const unit = m.codes + unit_at(m, at.row, at.panel);
     float2 scale;

@@ -17,10 +17,12 @@
 
 enum { MOST_STAGES = 16, LANES_OF_WARP = 32, BARRIER_BYTES = 2 << 10 };
 enum { PAIRS = 256, PAIR_COPIES = 16 /* so that lanes read different banks */ };
-/* Strips of a block at most, by the warps of a team: registers bind. Panels of a slice. */
-template <int TEAM> struct of_team {
-    enum { STRIPS = TEAM == 1 ? 18 : TEAM == 2 ? 5 : TEAM == 3 ? 3 : 2, THREADS = (STRIPS * TEAM + 1) * LANES_OF_WARP };
-    enum { SLICE = TEAM == 1 ? 2 : 4 };
+/* What a kernel's blocks have: strips at most, by the warps of a team (registers bind), and panels of a slice. GROUPS:
+ * whether four strips multiply together, as a warpgroup, which pays for more than 16 rows of x: it takes half the time,
+ * runs beside the decoding of the next panel, and reads x itself. */
+template <int NT, int TEAM> struct of_kernel {
+    enum { GROUPS = TEAM == 1 && NT > 2, STRIPS = GROUPS ? 20 : TEAM == 1 ? 18 : TEAM == 2 ? 5 : TEAM == 3 ? 3 : 2 };
+    enum { THREADS = (STRIPS * TEAM + 1) * LANES_OF_WARP, SLICE = TEAM == 1 ? 2 : 4 };
 };
 
 struct coded_few {
@@ -59,27 +61,28 @@ static __device__ __forceinline__ void load_panel(struct x_panel<NT> &x, const u
         for (int l = 0; l < x_panel<NT>::LOADS; l++) load_x<NT>(x.b[l], panel, NT == 1 ? 2 * l : l, 0, lane);
     }
 }
-/* acc += the panel of W times the panel of x [8 NT rows][64], for n-tiles [i0, i1) if there are more than two. */
-template <int NT>
+/* acc += the panel of W times the panel of x [8 NT rows][64], for TILES n-tiles from i0 on if there are more than two.
+ */
+template <int NT, int TILES>
 static __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint32_t (&a)[4][4],
-                                                const struct x_panel<NT> &x, const uint16_t *panel, int lane,
-                                                int i0 = 0, int i1 = NT) {
+                                                const struct x_panel<NT> &x, const uint16_t *panel, int lane, int i0) {
+    if constexpr (NT <= 2) {
 #pragma unroll
-    for (int s = 0; s < 4; s++) {
-        if constexpr (NT == 1) {
-            step(acc[0], a[s], x.b[s / 2][s % 2 * 2], x.b[s / 2][s % 2 * 2 + 1]);
-        } else if constexpr (NT == 2) {
-            step(acc[0], a[s], x.b[s][0], x.b[s][1]);
-            step(acc[1], a[s], x.b[s][2], x.b[s][3]);
-        } else {
-#pragma unroll
-            for (int i = i0; i < i1; i += 2) {
-                uint32_t b[4];
-                load_x<NT>(b, panel, s, i, lane);
-                step(acc[i], a[s], b[0], b[1]);
-                step(acc[i + 1], a[s], b[2], b[3]);
-            }
+        for (int s = 0; s < 4; s++) {
+            const int l = NT == 1 ? s / 2 : s, at = NT == 1 ? s % 2 * 2 : 0;
+            step(acc[0], a[s], x.b[l][at], x.b[l][at + 1]);
+            if (NT == 2) step(acc[NT - 1], a[s], x.b[l][2], x.b[l][3]);
         }
+    } else {
+        uint32_t b[4][TILES / 2][4];
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+#pragma unroll
+            for (int i = 0; i < TILES; i += 2) load_x<NT>(b[s][i / 2], panel, s, i0 + i, lane);
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+#pragma unroll
+            for (int i = 0; i < TILES; i++) step(acc[i0 + i], a[s], b[s][i / 2][i % 2 * 2], b[s][i / 2][i % 2 * 2 + 1]);
     }
 }
 #endif
@@ -96,13 +99,13 @@ static __device__ __forceinline__ void fetch_bytes(void *to, const void *from, u
 
 /* Blocks of g.strips teams of TEAM warps, and a warp behind all that asks. */
 template <int NT, int FORMAT, int TEAM>
-static __global__ void __launch_bounds__(of_team<TEAM>::THREADS, 1)
+static __global__ void __launch_bounds__(of_kernel<NT, TEAM>::THREADS, 1)
     coded_few_kernel(const __grid_constant__ struct coded_few g) {
 #if defined(WGMMA_DEVICE) || !defined(__CUDACC__)
     DYNAMIC_SHARED(shared);
     enum {
         NF4 = FORMAT == FORMAT_NF4,
-        SLICE = of_team<TEAM>::SLICE,
+        SLICE = of_kernel<NT, TEAM>::SLICE,
         PANEL = 8 * NT * DEPTH,
         X_BYTES = SLICE * PANEL * 2
     };
@@ -197,7 +200,7 @@ static __global__ void __launch_bounds__(of_team<TEAM>::THREADS, 1)
     }
 #ifdef WGMMA_DEVICE
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES],
-        baton[TEAM > 1 ? of_team<TEAM>::STRIPS : 1][TEAM][BATONS];
+        baton[TEAM > 1 ? of_kernel<NT, TEAM>::STRIPS : 1][TEAM][BATONS];
     let_next_begin();
     if (threadIdx.x == 0) {
         for (int s = 0; s < g.stages; s++) {
@@ -253,7 +256,7 @@ static __global__ void __launch_bounds__(of_team<TEAM>::THREADS, 1)
             const int to = TEAM == 1 ? 0 : i;
             load_panel<NT>(x[to], x_of(at, i), lane);
             decode(a[to], at, i);
-            if (TEAM == 1) multiply<NT>(acc, a[to], x[to], x_of(at, i), lane);
+            if (TEAM == 1) multiply<NT, NT>(acc, a[to], x[to], x_of(at, i), lane, 0);
         }
         load_scales(slice + TEAM);
         if constexpr (TEAM > 1) {
@@ -266,7 +269,7 @@ static __global__ void __launch_bounds__(of_team<TEAM>::THREADS, 1)
 #pragma unroll
                 for (int i = 0; i < SLICE; i++) {
                     if (!WHOLE && slice * SLICE + i >= g.panels) break;
-                    multiply<NT>(acc, a[i], x[i], x_of(at, i), lane, b * TILES, b * TILES + TILES);
+                    multiply<NT, TILES>(acc, a[i], x[i], x_of(at, i), lane, b * TILES);
                 }
                 if (slice + 1 == slices) continue;
                 hand_on(b);
@@ -279,16 +282,39 @@ static __global__ void __launch_bounds__(of_team<TEAM>::THREADS, 1)
     int at = turn % g.stages;
     unsigned parity = (unsigned)(turn / g.stages) & 1;
     wait_for_before();
-    for (int slice = turn; slice < slices; slice += TEAM) {
-        barrier_wait(&full[at], parity);
-        if ((slice + 1) * SLICE <= g.panels)
-            take(std::true_type(), slice, at);
-        else
-            take(std::false_type(), slice, at);
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&empty[at]);
-        at += TEAM;
-        while (at >= g.stages) at -= g.stages, parity ^= 1;
+    if constexpr (of_kernel<NT, TEAM>::GROUPS) {
+        /* The products of a panel end before the next is decoded: the assembler would give two buffers of fragments the
+         * same registers. Other warpgroups decode meanwhile. */
+        for (int slice = 0; slice < slices; slice++) {
+            barrier_wait(&full[at], parity);
+#pragma unroll
+            for (int i = 0; i < SLICE; i++) {
+                if (slice * SLICE + i < g.panels) {
+                    uint32_t a[4][4];
+                    decode(a, at, i);
+                    wgmma_fence();
+#pragma unroll
+                    for (int s = 0; s < 4; s++) wgmma_narrow(acc, a[s], x_of(at, i), s, true);
+                    wgmma_commit();
+                    wgmma_wait<0>();
+                }
+            }
+            if (lane == 0) barrier_arrive(&empty[at]);
+            load_scales(slice + 1);
+            if (++at == g.stages) at = 0, parity ^= 1;
+        }
+    } else {
+        for (int slice = turn; slice < slices; slice += TEAM) {
+            barrier_wait(&full[at], parity);
+            if ((slice + 1) * SLICE <= g.panels)
+                take(std::true_type(), slice, at);
+            else
+                take(std::false_type(), slice, at);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(&empty[at]);
+            at += TEAM;
+            while (at >= g.stages) at -= g.stages, parity ^= 1;
+        }
     }
     if ((slices - 1) % TEAM == turn) end();
 #else
@@ -308,7 +334,10 @@ static __global__ void __launch_bounds__(of_team<TEAM>::THREADS, 1)
             struct x_panel<NT> x;
             load_panel<NT>(x, x_of(0, i), lane);
             decode(a, 0, i);
-            multiply<NT>(acc, a, x, x_of(0, i), lane);
+            if constexpr (of_kernel<NT, TEAM>::GROUPS)
+                for (int s = 0; s < 4; s++) wgmma_narrow(acc, a[s], x_of(0, i), s, true);
+            else
+                multiply<NT, NT>(acc, a, x, x_of(0, i), lane, 0);
         }
         for (int b = 0; b < BATONS && takes && TEAM > 1; b++) hand_on(b);
         if (takes && slice + 1 == slices) end();
@@ -328,10 +357,11 @@ extern "C" int cu_coded_few_takes(const struct cu_dev *d, const struct cu_coded_
            w->K % DEPTH == 0 && w->K > 0 && w->end != CU_FEW_SWIGLU && w->ldx % 8 == 0 && ((uintptr_t)w->x & 15) == 0;
 }
 
+/* A team is no larger than there are stages: who waits for a stage's second use must have seen the first. */
 template <int NT, int FORMAT, int TEAM>
 static int start(const struct cu_dev *d, struct coded_few &g, const struct cu_coded_few *f) {
     auto *kernel = coded_few_kernel<NT, FORMAT, TEAM>;
-    const int slice = of_team<TEAM>::SLICE, slices = (int)ceil_div(g.panels, slice);
+    const int slice = of_kernel<NT, TEAM>::SLICE, slices = (int)ceil_div(g.panels, slice);
     const int sums = TEAM > 1 ? g.strips * NT * LANES_OF_WARP * (int)sizeof(float4) : 0;
     const int tables = BARRIER_BYTES + (FORMAT == FORMAT_NF4 ? PAIRS * PAIR_COPIES * 8 + NF4_SCALES * 4 : 0);
     const int x = slice * 8 * NT * DEPTH * 2;
@@ -339,7 +369,8 @@ static int start(const struct cu_dev *d, struct coded_few &g, const struct cu_co
     const int room = (d->max_shared - tables - WG_ALIGN - sums) / g.stage_bytes;
     g.stages = room < slices ? room : slices;
     if (g.stages > MOST_STAGES) g.stages = MOST_STAGES;
-    if (g.stages < 1) return (int)cudaErrorInvalidValue;
+    if (TEAM > 3 && g.stages < TEAM) return start<NT, FORMAT, 3>(d, g, f);
+    if (g.stages < TEAM && g.stages < slices) return (int)cudaErrorInvalidValue;
     const int shared = g.stages * g.stage_bytes + sums + WG_ALIGN;
     int rc = map_matrix(&g.x, f->few.parts, 8 * NT, slice);
     if (!rc) rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
@@ -351,14 +382,15 @@ static int start(const struct cu_dev *d, struct coded_few &g, const struct cu_co
  */
 template <int NT, int FORMAT>
 static int start_teams(const struct cu_dev *d, struct coded_few &g, const struct cu_coded_few *f) {
-    const int most = of_team<1>::STRIPS;
+    const int most = of_kernel<NT, 1>::STRIPS, together = of_kernel<NT, 1>::GROUPS ? WG_ROWS / CU_STRIP : 1;
     const int64_t each = ceil_div(g.all_strips * f->few.parts, d->sm_count), waves = ceil_div(each, most);
     g.strips = (int)ceil_div(each, waves);
     while (ceil_div(g.all_strips, g.strips) * f->few.parts > waves * d->sm_count && g.strips < most) g.strips++;
+    if (g.strips > of_kernel<NT, 2>::STRIPS) g.strips = (int)ceil_div(g.strips, together) * together;
     g.blocks = (int)ceil_div(g.all_strips, g.strips);
-    if (g.strips <= of_team<5>::STRIPS) return start<NT, FORMAT, 5>(d, g, f);
-    if (g.strips <= of_team<3>::STRIPS) return start<NT, FORMAT, 3>(d, g, f);
-    if (g.strips <= of_team<2>::STRIPS) return start<NT, FORMAT, 2>(d, g, f);
+    if (g.strips <= of_kernel<NT, 5>::STRIPS) return start<NT, FORMAT, 5>(d, g, f);
+    if (g.strips <= of_kernel<NT, 3>::STRIPS) return start<NT, FORMAT, 3>(d, g, f);
+    if (g.strips <= of_kernel<NT, 2>::STRIPS) return start<NT, FORMAT, 2>(d, g, f);
     return start<NT, FORMAT, 1>(d, g, f);
 }
 
