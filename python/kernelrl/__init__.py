@@ -69,7 +69,7 @@ class Client:
         return self.verify_many([{"problem": problem, "solution": solution, **fields}])[0]
 
     def verify_many(self, requests: Sequence[Dict[str, Any]]) -> List[Job]:
-        """The jobs of these requests, in their order. Where `verdict` is None it is missing: leave such an answer out."""
+        """The jobs of these requests, in their order. A `verdict` of None is missing: leave such an answer out."""
         jobs: List[Job] = []
         for first in range(0, len(requests), BATCH):
             jobs += self._batch(requests[first : first + BATCH])

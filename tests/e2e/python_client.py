@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """tests/e2e/python_client.py PROGRAM: the Python package against a server that it starts."""
 
+import importlib
 import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python"))
-import kernelrl  # found through the path set above
+kernelrl = importlib.import_module("kernelrl")  # found through the path set above
 
 RELU = "void kernel(const float *restrict x, float *restrict out) { for (size_t i = 0; i < X_N; i++) out[i] = %s; }"
 QUICK = {"measure": False, "trials": 2}
