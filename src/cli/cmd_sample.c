@@ -1,5 +1,4 @@
 /* kernelrl sample: one prompt in, answers out. */
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "io/json.h"
 #include "policy/answer.h"
 #include "policy/policy.h"
 #include "tensor/backend.h"
@@ -92,39 +92,22 @@ static enum status make_prompt(const struct sample_options *o, const struct poli
     return ids->len ? ST_OK : FAIL(e, ST_USAGE, "--prompt: expected some text");
 }
 
-/* JSON strings are UTF-8; what an answer has beside is replaced by U+FFFD (the ids hold the truth). */
-static json_t *json_text(const struct str *s) {
-    json_t *j = json_stringn(str_c(s), s->len);
-    if (j) return j;
-    struct str clean = STR_INIT;
-    for (size_t i = 0; i < s->len;) {
-        size_t len = 1;
-        while (len <= 4 && i + len <= s->len && !(j = json_stringn(s->p + i, len))) len++;
-        if (j)
-            str_add(&clean, s->p + i, len);
-        else
-            str_adds(&clean, "\xef\xbf\xbd");
-        i += j ? len : 1;
-        json_decref(j);
-        j = NULL;
-    }
-    j = json_stringn(str_c(&clean), clean.len);
-    str_free(&clean);
-    return j;
-}
-
 static void print_json(const struct sample *s, const struct str *text) {
-    json_t *ids = json_array(), *logp = json_array();
+    CLEANUP_STR struct str out = STR_INIT;
+    js_begin(&out, NULL, '{');
+    js_put_strn(&out, "text", str_c(text), text->len); /* what is no UTF-8 is replaced; the ids hold the truth */
+    js_begin(&out, "ids", '[');
+    for (int i = 0; i < s->n; i++) js_put_i64(&out, NULL, s->ids[i]);
+    js_end(&out, ']');
+    js_begin(&out, "logprobs", '[');
     for (int i = 0; i < s->n; i++) {
-        json_array_append_new(ids, json_integer(s->ids[i]));
-        json_array_append_new(logp, json_real((double)s->logp[i]));
+        if (i > 0) str_addc(&out, ',');
+        js_add_f32(&out, s->logp[i]);
     }
-    json_t *j = json_pack("{s:o,s:o,s:o,s:s}", "text", json_text(text), "ids", ids, "logprobs", logp, "stop",
-                          stop_reason_name(s->stop));
-    ASSERT(j);
-    json_dumpf(j, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    putchar('\n');
-    json_decref(j);
+    js_end(&out, ']');
+    js_put_str(&out, "stop", stop_reason_name(s->stop));
+    js_end(&out, '}');
+    puts(str_c(&out));
 }
 
 struct progress {

@@ -307,8 +307,10 @@ static enum status check_grads(struct check *c, const struct model *m, const str
         if (!(d <= worst)) where = p[i].name;
         worst = worse(worst, d);
     }
-    verdict(c, arena_printf(&c->arena, "%s (%d tensors)", prefix, n), worst, limit_of(c, 1e-4, 0.05));
-    if (!(worst <= limit_of(c, 1e-4, 0.05))) printf("    worst in %s\n", where);
+    /* An expert's gradient in bf16 is a sum over few rows. */
+    const double limit = limit_of(c, 1e-4, c->exact ? 0.1 : 0.05);
+    verdict(c, arena_printf(&c->arena, "%s (%d tensors)", prefix, n), worst, limit);
+    if (!(worst <= limit)) printf("    worst in %s\n", where);
     return ST_OK;
 }
 

@@ -13,6 +13,8 @@
 #include "base/log.h"
 #include "cli/cli.h"
 #include "cli/serve_model.h"
+#include "cli/serve_verify.h"
+#include "cli/verify_hosts.h"
 #include "http/http.h"
 #include "io/args_file.h"
 #include "policy/find_model.h"
@@ -41,6 +43,7 @@ struct serve_command_options {
     struct pairs adapters, aliases;
     struct list keys, admin_keys, hosts, origins;
     struct serve_options serve;
+    struct serve_verify_options verify;
 };
 
 static enum status add_text(struct list *l, const char *text, struct err *e) {
@@ -70,6 +73,20 @@ static enum status take_adapter(void *o, const char *t, struct err *e) {
 }
 static enum status take_alias(void *o, const char *t, struct err *e) {
     return add_pair(&((O *)o)->mem, &((O *)o)->aliases, t, e);
+}
+
+static enum status add_name(const char **list, size_t *n, size_t most, const char *text, struct err *e) {
+    if (!*text || *n == most) return FAIL(e, ST_USAGE, "expected up to %zu texts, none empty", most);
+    list[(*n)++] = text;
+    return ST_OK;
+}
+static enum status take_config(void *o, const char *t, struct err *e) {
+    struct serve_verify_options *v = &((O *)o)->verify;
+    return add_name(v->config, &v->n_configs, ARRAY_LEN(v->config), t, e);
+}
+static enum status take_source(void *o, const char *t, struct err *e) {
+    struct serve_verify_options *v = &((O *)o)->verify;
+    return add_name(v->source, &v->n_sources, ARRAY_LEN(v->source), t, e);
 }
 
 static const struct args_flag flags[] = {
@@ -107,6 +124,26 @@ static const struct args_flag flags[] = {
              "A step takes on so many tokens of prompts at most. Fewer make everybody wait less for a long prompt, and "
              "the prompt take longer."),
     FLAG_INT(O, threads, "threads", "N", 0, 1024, "0, all CPUs", "So many threads work for the model."),
+    FLAG_SECTION("Verdicts"),
+    FLAG_BOOL(O, verify.on, "verify", "Clients get verdicts, too, at /v1/verify (docs/verdict-service.md)."),
+    FLAG_BOOL(O, verify.only, "verify-only", "There are verdicts and no model."),
+    FLAG_CALL(
+        take_config, "verify-config", "FILE", "what `train` has by itself",
+        "Requests may name this configuration, by its file's name without the ending: answers are judged and paid "
+        "as in a run with it. The first one counts where a request names none.",
+        .repeats = true),
+    FLAG_TEXT(O, verify.backend, "verify-backend", "B", "c", "Without a configuration answers are of this backend."),
+    FLAG_CALL(take_source, "problem-source", "SRC", NULL,
+              "Requests may name this source of problems beside builtin and those of the configurations.",
+              .repeats = true),
+    FLAG_CHOICE(
+        O, verify.problems, "problems", "WHICH", "known|any|auto", "auto",
+        "With any a request may bring the text of a problem, which runs jailed; auto is any on loopback and known "
+        "elsewhere."),
+    FLAG_TEXT(O, verify.jobs, "jobs", "FILE", "verify-jobs.sqlite", "Requests and verdicts are kept in this file."),
+    FLAG_INT(O, verify.max_jobs, "max-jobs", "N", 1, 10000000, "10000",
+             "So many requests may wait for verdicts; further ones get 429."),
+    VERIFY_HOSTS_FLAGS(O, verify.pool),
     FLAG_SECTION("Server"),
     FLAG_TEXT(O, config, "config", "FILE", NULL,
               "Flags are read from a YAML file, too: max_queue: 100, api_key: [A, B]. The command line wins."),
@@ -160,12 +197,12 @@ static const struct args_flag flags[] = {
 
 const struct args_command serve_command = {
     .name = "serve",
-    .usage = "--model MODEL [FLAG]...",
-    .about = "Serves a model and its adapters to clients of the OpenAI API.",
+    .usage = "--model MODEL [FLAG]...\n--model MODEL --verify [FLAG]...\n--verify-only [FLAG]...",
+    .about = "Serves a model and its adapters to clients of the OpenAI API, and verdicts to trainers.",
     .flags = flags,
     .n_flags = ARRAY_LEN(flags),
     .notes = "POST /v1/completions, /v1/chat/completions, /v1/embeddings; GET /v1/models, /health, /metrics; "
-             "docs/serving.md has the others.",
+             "docs/serving.md has the others, docs/verdict-service.md those of --verify.",
 };
 
 /* ---- keys ---------------------------------------------------------------------------------------------------------*/
@@ -257,22 +294,40 @@ static const char *shown_host(const struct serve_command_options *o) {
     return text;
 }
 
-static enum status run_loop(struct serve *s, struct http_server *http, const struct serve_command_options *o,
+/* What is served: one of the two, or both. */
+struct served {
+    struct serve *model;
+    struct serve_verify *verify;
+};
+
+static bool is_ready(const struct served *s) { return !s->model || serve_ready(s->model); }
+
+static enum status run_loop(const struct served *s, struct http_server *http, const struct serve_command_options *o,
                             struct err *e) {
     bool ready = false;
     while (!http_drained(http)) {
         TRY(http_step(http, 250, e));
-        if (ready || !serve_ready(s)) continue;
+        if (ready || !is_ready(s)) continue;
         ready = true;
-        log_info("%s is ready at http://%s:%d/v1", o->model, shown_host(o), http_port(http));
+        log_info("%s is ready at http://%s:%d/v1", s->model ? o->model : "the verdict service", shown_host(o),
+                 http_port(http));
         notify("READY=1");
     }
     notify("STOPPING=1");
     return ST_OK;
 }
 
-static enum status serve_with(struct serve *s, const struct serve_command_options *o, struct err *e) {
-    struct http_front front = serve_front(s);
+static enum status attach(const struct served *s, struct http_server *http, struct err *e) {
+    if (s->model) TRY(serve_attach(s->model, http, e));
+    if (s->verify) TRY(verdicts_attach(serve_verify_service(s->verify), http, e));
+    return ST_OK;
+}
+
+static enum status serve_with(const struct served *s, const struct serve_command_options *o, struct err *e) {
+    struct http_front front[2];
+    size_t n = 0;
+    if (s->model) front[n++] = serve_front(s->model);
+    if (s->verify) front[n++] = verdicts_front(serve_verify_service(s->verify));
     struct http_options h = {.host = o->host,
                              .port = o->port,
                              .keys = o->keys.item,
@@ -295,15 +350,15 @@ static enum status serve_with(struct serve *s, const struct serve_command_option
                              .write_s = o->write_s,
                              .drain_s = o->drain_s,
                              .log_all = o->log_all,
-                             .front = &front,
-                             .n_fronts = 1};
+                             .front = front,
+                             .n_fronts = n};
     struct stopper stop = {.fd = open_signals()};
     TRY(open_log(o->access_log, &h.log_fd, e));
     enum status st = http_server_open(&h, &stop.http, e);
     if (st == ST_OK) {
         log_info("listening at http://%s:%d", shown_host(o), http_port(stop.http));
         st = http_watch_fd(stop.http, stop.fd, on_signal, &stop, e);
-        if (st == ST_OK) st = serve_attach(s, stop.http, e);
+        if (st == ST_OK) st = attach(s, stop.http, e);
         if (st == ST_OK) st = run_loop(s, stop.http, o, e);
         http_server_close(stop.http);
     }
@@ -363,37 +418,49 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
     return check_adapters(o, e);
 }
 
+/* Opens what is to be served. */
+static enum status open_served(struct serve_command_options *o, struct pool *pool, struct serve_model *model,
+                               struct served *s, struct err *e) {
+    const bool verify = o->verify.on || o->verify.only;
+    if (o->model) TRY(serve_model_find(o->model, model, e));
+    if (o->model) TRY(gather(o, model, e));
+    o->serve.policy.pool = pool;
+    if (verify) TRY(serve_verify_open(&o->verify, o->host, o->model ? o->device : NULL, &s->verify, e));
+    if (verify) o->serve.aside = serve_verify_aside(s->verify);
+    return o->model ? serve_open(&o->serve, &s->model, e) : ST_OK;
+}
+
 static enum status run(struct serve_command_options *o, struct err *e) {
-    struct serve_model model;
-    struct serve *s = NULL;
+    struct serve_model model = {0};
+    struct served s = {0};
     char *texts[2] = {NULL, NULL};
     const int signals = open_signals(); /* before there are threads */
     if (signals >= 0) close(signals);
-    struct pool *pool = pool_create(o->threads);
+    struct pool *pool = o->model ? pool_create(o->threads) : NULL;
     enum status st = find_keys(o, texts, e);
-    if (st == ST_OK) st = serve_model_find(o->model, &model, e);
-    if (st == ST_OK) st = gather(o, &model, e);
-    o->serve.policy.pool = pool;
-    if (st == ST_OK) st = serve_open(&o->serve, &s, e);
-    if (st == ST_OK) st = serve_with(s, o, e);
-    if (st == ST_OK && serve_failed(s, e)) st = e->code;
-    if (st == ST_OK && s && !serve_ready(s)) _exit(0); /* it is still being loaded, which nothing can cut short */
-    serve_close(s);
-    pool_destroy(pool);
+    if (st == ST_OK) st = open_served(o, pool, &model, &s, e);
+    if (st == ST_OK) st = serve_with(&s, o, e);
+    if (st == ST_OK && s.model && serve_failed(s.model, e)) st = e->code;
+    if (st == ST_OK && s.model && !serve_ready(s.model)) _exit(0); /* it is being loaded, which nothing can cut short */
+    serve_close(s.model);
+    serve_verify_close(s.verify);
+    if (pool) pool_destroy(pool);
     serve_model_free(&model);
     free(texts[0]);
     free(texts[1]);
     return st;
 }
 
-static const struct serve_command_options usual = {.device = "cpu",
-                                                   .host = "127.0.0.1",
-                                                   .port = 8000,
-                                                   .header_s = 10,
-                                                   .body_s = 60,
-                                                   .idle_s = 75,
-                                                   .write_s = 60,
-                                                   .drain_s = 30};
+static const struct serve_command_options usual = {
+    .device = "cpu",
+    .host = "127.0.0.1",
+    .port = 8000,
+    .header_s = 10,
+    .body_s = 60,
+    .idle_s = 75,
+    .write_s = 60,
+    .drain_s = 30,
+    .verify = {.jobs = "verify-jobs.sqlite", .max_jobs = 10000, .problems = SERVE_PROBLEMS_AUTO}};
 
 int cmd_serve(int argc, char **argv) {
     const struct args_command *c = &serve_command;
@@ -414,8 +481,10 @@ int cmd_serve(int argc, char **argv) {
         o->serve = serve_defaults;
         if (file.argc > 0 ? !args_parse(c, file.argc, file.argv, o, &given) : !args_parse(c, argc, argv, o, &given))
             code = given.code;
-        else if (!o->model)
+        else if (!o->model && !o->verify.only)
             code = args_wrong(c, &given, "--model is needed");
+        else if (o->model && o->verify.only)
+            code = args_wrong(c, &given, "--verify-only: there is no model with it; --verify has both");
         else
             code = run(o, &e) == ST_OK ? 0 : args_report(&e);
     }

@@ -21,8 +21,8 @@ struct route_work {
     bool normalised, given;
 };
 
-/* The k largest of n numbers, the lower id of equal ones, by ascending id. A NaN is larger than nothing, and is taken
- * only where too little else is there; the weights are NaN then. */
+/* The k largest of n numbers, the lower id of equal ones, by ascending id. With a NaN among the numbers any k are
+ * taken: all weights are NaN then. */
 static void choose(int32_t *id, const float *l, int64_t n, int64_t k) {
     int64_t have = 0;
     for (int64_t e = 0; e < n; e++) {
@@ -201,6 +201,7 @@ static void cpu_expert_linear_dw(struct backend *be, float *dw, int64_t stride, 
 }
 
 const struct expert_ops cpu_experts = {
+    .coded = true,
     .route = cpu_route,
     .route_grad = cpu_route_grad,
     .rows_of = cpu_rows_of,

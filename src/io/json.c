@@ -164,6 +164,16 @@ void js_add_number(struct str *s, double v) {
     str_adds(s, buf);
 }
 
+void js_add_f32(struct str *s, float v) {
+    char buf[32];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(buf, sizeof buf, "%.*g", digits, (double)v);
+        if (strtof(buf, NULL) == v) break;
+    }
+    str_adds(s, buf);
+    if (!strpbrk(buf, ".e")) str_adds(s, ".0");
+}
+
 static void separate(struct str *s, const char *key) {
     char last = s->len ? s->p[s->len - 1] : '\n';
     if (!strchr("{[,:\n", last)) str_addc(s, ',');

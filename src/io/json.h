@@ -50,6 +50,9 @@ void js_put_json(struct str *s, const char *key, const json_t *v); /* In compact
 /* Building blocks: a quoted string, and a finite number in its shortest exact form. */
 void js_add_quoted(struct str *s, const char *v, size_t n);
 void js_add_number(struct str *s, double v);
+/* A finite number as the shortest decimal that is this float32 again, so that a value has one text wherever it stands;
+ * a whole number has ".0". */
+void js_add_f32(struct str *s, float v);
 /* How many bytes at the start of the text are well-formed UTF-8; n when all are. */
 size_t js_utf8_prefix(const char *p, size_t n);
 

@@ -412,7 +412,8 @@ static void test_checkpoints(void **state) {
     model_free(m);
 }
 
-/* The router keeps its bits where the rest is rounded to bf16 or made codes. */
+/* The router keeps its bits where the rest is rounded to bf16 or made codes; experts in codes are the matrices that
+ * these decode to. */
 static void test_router_is_exact(void **state) {
     (void)state;
     struct model *m = make(config, be), *back;
@@ -427,6 +428,17 @@ static void test_router_is_exact(void **state) {
         assert_null(param_named(back, "model.layers.1.mlp.experts.0.up_proj.weight")->w);
         CLEANUP_FREE float *l = logits_of(back, ids, T, ADAPTER_OWN);
         for (int k = 0; k < T * V; k++) assert_true(isfinite(l[k]));
+        if (codes[i]) { /* what the codes decode to is a model with the same bits */
+            struct model *decoded;
+            const struct model_options plain = {.dtype = "bf16", .frozen = true, .base_dtype = "bf16"};
+            CHECK(model_save(back, in_tmp("decoded"), "f32", &err));
+            CHECK(model_load(in_tmp("decoded"), &plain, be, &decoded, &err));
+            assert_null(model_base_codes(decoded));
+            assert_string_equal(model_base_codes(back), codes[i]);
+            CLEANUP_FREE float *same = logits_of(decoded, ids, T, ADAPTER_OWN);
+            assert_memory_equal(same, l, sizeof *l * T * V);
+            model_free(decoded);
+        }
         model_free(back);
     }
     model_free(m);

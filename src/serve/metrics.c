@@ -46,6 +46,10 @@ static void put_own(struct serve *s, struct str *out) {
     metrics_value(out, "kernelrl_requests_refused_total", "reason=\"queue\"", (double)m->refused_queue);
     metrics_value(out, "kernelrl_requests_refused_total", "reason=\"wait\"", (double)m->refused_wait);
     metrics_single(out, "kernelrl_resident_bytes", "gauge", "Memory of the process", NULL, (double)resident_bytes());
+    if (s->o->aside.seconds)
+        metrics_single(out, "kernelrl_model_aside_seconds_total", "counter",
+                       "Seconds for which the model stood aside while answers were timed", NULL,
+                       s->o->aside.seconds(s->o->aside.ctx));
     metrics_single(out, "kernelrl_paused", "gauge", "1: the engine is paused", NULL, s->pausing == PAUSED);
     metrics_single(out, "kernelrl_build_info", "gauge", "The version, always 1", "version=\"" KERNELRL_VERSION "\"", 1);
 }

@@ -29,6 +29,7 @@ struct ticket_entry {
 
 struct model_thread {
     const struct policy_options *opt;
+    struct serve_aside aside;
     struct policy policy;
     pthread_t thread;
     bool started;
@@ -104,6 +105,15 @@ static void run_call(struct model_thread *t, struct model_call *c) {
     give_back(t, c, done);
 }
 
+/* Whoever waits for the device does not count as silent. */
+static void stand_aside(struct model_thread *t, void (*how)(void *ctx)) {
+    if (!how) return;
+    atomic_store(&t->working, false);
+    how(t->aside.ctx);
+    atomic_store(&t->came_round, clock_now_ns());
+    atomic_store(&t->working, true);
+}
+
 static void step_model(struct model_thread *t) {
     struct err e;
     bool working = false;
@@ -120,7 +130,9 @@ static void step_model(struct model_thread *t) {
     }
     if (has_calls(t)) return;
     atomic_store(&t->working, false);
+    if (t->aside.end) t->aside.end(t->aside.ctx);
     engine_wait(t->policy.engine, 1);
+    if (t->aside.begin) t->aside.begin(t->aside.ctx);
     atomic_store(&t->came_round, clock_now_ns());
     atomic_store(&t->working, true);
 }
@@ -136,22 +148,27 @@ static void *model_main(void *thread) {
     tell(t);
     atomic_store(&t->came_round, clock_now_ns());
     atomic_store(&t->working, true);
+    if (st == ST_OK) stand_aside(t, t->aside.begin);
     while (st == ST_OK && !atomic_load(&t->quit)) {
+        stand_aside(t, t->aside.yield);
         struct model_call *c = take_call(t);
         if (c) run_call(t, c);
         step_model(t);
         atomic_store(&t->came_round, clock_now_ns());
     }
     atomic_store(&t->working, false);
+    if (st == ST_OK && t->aside.end) t->aside.end(t->aside.ctx);
     return NULL;
 }
 
 /* ---- begin and end ------------------------------------------------------------------------------------------------*/
 
-enum status model_thread_start(const struct policy_options *o, struct model_thread **out, struct err *e) {
+enum status model_thread_start(const struct policy_options *o, const struct serve_aside *aside,
+                               struct model_thread **out, struct err *e) {
     struct model_thread *t = xcalloc(1, sizeof *t);
     *out = NULL;
     t->opt = o;
+    t->aside = *aside;
     t->calls_end = &t->calls;
     t->called_end = &t->called;
     t->news_end = &t->news;

@@ -8,10 +8,21 @@
 
 struct model_thread;
 
+/* How the model stands aside for others who need its device for themselves for a while. All functions are called by the
+ * model's thread, and get ctx. */
+struct serve_aside {
+    void (*begin)(void *ctx);     /* there is work: waits until nobody else has the device. NULL: nobody ever has */
+    void (*yield)(void *ctx);     /* between two steps: stands aside where somebody wants it */
+    void (*end)(void *ctx);       /* there is no work any more */
+    double (*seconds)(void *ctx); /* any thread: how long it has stood aside */
+    void *ctx;
+};
+
 enum model_state { MODEL_LOADING, MODEL_READY, MODEL_FAILED };
 
 /* Begins to open a policy; the options are borrowed until model_thread_stop(). */
-enum status model_thread_start(const struct policy_options *o, struct model_thread **out, struct err *e) MUST_USE;
+enum status model_thread_start(const struct policy_options *o, const struct serve_aside *aside,
+                               struct model_thread **out, struct err *e) MUST_USE;
 /* Ends what runs and gives up the policy. NULL is fine. */
 void model_thread_stop(struct model_thread *t);
 

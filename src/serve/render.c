@@ -29,18 +29,10 @@ static const struct tokenizer *tokenizer_of(const struct generation *g) {
 
 /* The shortest decimal that is this float32 again; minus infinity is -9999.0, as OpenAI and vLLM have it. */
 static void add_f32(struct str *out, float v) {
-    char buf[32];
-    if (isnan(v)) {
+    if (isnan(v))
         str_adds(out, "null");
-        return;
-    }
-    if (isinf(v)) v = v < 0 ? -9999.0f : 9999.0f;
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(buf, sizeof buf, "%.*g", digits, (double)v);
-        if (strtof(buf, NULL) == v) break;
-    }
-    str_adds(out, buf);
-    if (!strpbrk(buf, ".e")) str_adds(out, ".0");
+    else
+        js_add_f32(out, isinf(v) ? (v < 0 ? -9999.0f : 9999.0f) : v);
 }
 
 void put_f32(struct str *out, const char *key, float v) {

@@ -234,7 +234,7 @@ int main(void) {
                                              .device = "cpu",
                                              .weights = {.frozen = true}};
     server.o = &options;
-    if (model_thread_start(&options.policy, &server.thread, &e) != ST_OK) return 1;
+    if (model_thread_start(&options.policy, &options.aside, &server.thread, &e) != ST_OK) return 1;
     while (model_thread_state(server.thread, &e) == MODEL_LOADING) {
         usleep(1000);
         model_thread_collect(server.thread);

@@ -186,7 +186,7 @@ enum status serve_open(const struct serve_options *o, struct serve **out, struct
     *out = NULL;
     s->o = o;
     serve_metrics_begin(&s->metrics);
-    enum status st = model_thread_start(&o->policy, &s->thread, e);
+    enum status st = model_thread_start(&o->policy, &o->aside, &s->thread, e);
     if (st == ST_OK) st = work_thread_start(s, &s->worker, e);
     if (st == ST_OK) st = name_models(s, e);
     if (st != ST_OK) {

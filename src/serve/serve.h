@@ -6,6 +6,7 @@
 
 #include "http/http.h"
 #include "policy/policy.h"
+#include "serve/model_thread.h"
 
 struct serve;
 
@@ -22,6 +23,7 @@ struct serve_name { /* of an adapter in a folder, or an alias of a name */
 
 struct serve_options {
     struct policy_options policy; /* policy.model.name is what the base model is called */
+    struct serve_aside aside;     /* zero: the model has its device for itself */
     const struct serve_name *adapters, *aliases;
     size_t n_adapters, n_aliases;
     const char *preferred;   /* the name that is the default model; NULL: the base */

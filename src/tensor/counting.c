@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "tensor/cuda_scratch.h"
+#include "tensor/experts.h"
 #include "tensor/mem_held.h"
 
 struct paper_backend {
@@ -127,19 +128,28 @@ static void linear(struct backend *be, struct tensor y, struct tensor x, const s
                    bool accumulate) {
     (void)bias;
     expanded(be, w);
-    if (w->dt != DT_BF16) return;
+    if (w->dt != DT_BF16) {
+        use(be, CUDA_WIDE, cuda_wide_bytes(x)); /* a matrix in float32 of a model in bfloat16 */
+        return;
+    }
     factors(be, CUDA_X16, x);
     if (accumulate && y.dt == DT_F32 && cuda_long_parts(w->N, w->K) > 1)
         use(be, CUDA_PARTS, cuda_long_bytes(y.rows, w->N));
 }
 static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, bool accumulate) {
-    (void)dx, (void)accumulate;
+    (void)accumulate;
     expanded(be, w);
-    if (w->dt == DT_BF16) factors(be, CUDA_X16, dy);
+    if (w->dt == DT_BF16)
+        factors(be, CUDA_X16, dy);
+    else
+        use(be, CUDA_WIDE, cuda_wide_bytes(dx));
 }
 static void linear_dw(struct backend *be, float *dw, struct tensor dy, struct tensor x, enum dtype dt) {
     (void)dw;
-    if (dt != DT_BF16) return;
+    if (dt != DT_BF16) {
+        use(be, CUDA_WIDE, cuda_wide_bytes(dy) + cuda_wide_bytes(x));
+        return;
+    }
     const int64_t both = cuda_factor_bytes(dy) + cuda_factor_bytes(x);
     if (!cuda_is_factor(dy) || !cuda_is_factor(x)) use(be, CUDA_X16, both);
     use(be, CUDA_SCRATCH,
@@ -293,6 +303,51 @@ static void lora_up(struct backend *be, struct tensor xa, const struct lora_site
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
+/* ---- experts ------------------------------------------------------------------------------------------------------
+ */
+
+static void route(struct backend *be, const struct routing *r, struct tensor logits, bool normalised, bool given) {
+    (void)be, (void)r, (void)logits, (void)normalised, (void)given;
+}
+static void route_grad(struct backend *be, struct tensor dlogits, const struct routing *r, const float *dweight,
+                       struct tensor logits, bool normalised) {
+    (void)be, (void)dlogits, (void)r, (void)dweight, (void)logits, (void)normalised;
+}
+static void expert_rows_of(struct backend *be, struct expert_places at, const struct routing *r, int64_t row,
+                           int64_t n) {
+    (void)be, (void)at, (void)r, (void)row, (void)n;
+}
+static void expert_gather(struct backend *be, struct tensor y, struct tensor x, const struct routing *r) {
+    (void)be, (void)y, (void)x, (void)r;
+}
+static void expert_product(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, int64_t E,
+                           struct expert_places at, float scale, bool accumulate) {
+    (void)y, (void)E, (void)at, (void)scale, (void)accumulate;
+    if (w->dt == DT_BF16) factors(be, CUDA_X16, x);
+}
+static void expert_dw(struct backend *be, float *dw, int64_t stride, struct tensor dy, struct tensor x, int64_t E,
+                      struct expert_places at, enum dtype dt) {
+    (void)dw, (void)stride, (void)E, (void)at;
+    if (dt == DT_BF16 && (!cuda_is_factor(dy) || !cuda_is_factor(x)))
+        use(be, CUDA_X16, cuda_factor_bytes(dy) + cuda_factor_bytes(x));
+}
+static void expert_combine(struct backend *be, struct tensor y, struct tensor z, struct tensor o,
+                           const struct routing *r, bool weighted) {
+    (void)be, (void)y, (void)z, (void)o, (void)r, (void)weighted;
+}
+static void expert_dot(struct backend *be, float *dweight, struct tensor a, struct tensor b, const struct routing *r) {
+    (void)be, (void)dweight, (void)a, (void)b, (void)r;
+}
+static void expert_scale(struct backend *be, struct tensor x, const struct routing *r) { (void)be, (void)x, (void)r; }
+
+#define EXPERT_OPS(in_codes)                                                                                    \
+    {                                                                                                           \
+        .coded = (in_codes), .route = route, .route_grad = route_grad, .rows_of = expert_rows_of,               \
+        .gather = expert_gather, .linear = expert_product, .linear_dx = expert_product, .linear_dw = expert_dw, \
+        .combine = expert_combine, .dot = expert_dot, .scale = expert_scale                                     \
+    }
+static const struct expert_ops cuda_ops = EXPERT_OPS(false), other_ops = EXPERT_OPS(true);
+
 struct paper paper_of(const struct backend *be) {
     struct backend *b = (struct backend *)be;
     const int64_t have = b->mem_available(b);
@@ -355,6 +410,7 @@ struct backend *paper_open(const struct paper *p) {
         .draw = p->act == DT_BF16 ? draw : NULL,
         .pass_begin = p->act == DT_BF16 ? pass_begin : NULL,
         .pass_end = p->act == DT_BF16 ? pass_end : NULL,
+        .experts = p->act == DT_BF16 ? &cuda_ops : &other_ops,
     };
     return &x->be;
 }

@@ -36,7 +36,7 @@ struct desk {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     struct desk_list queue;
-    bool closing;
+    volatile bool closing; /* read without the lock, too */
     /* The desk's thread alone, but that `wake` needs the lock. */
     struct desk_judge judge[MAX_JUDGES];
     struct desk_work *flights; /* with streams, in no order */
@@ -295,9 +295,13 @@ static void judge_batch(struct desk *d, struct desk_judge *j, struct desk_work *
         begin(batch[i]);
         items[i] = batch[i]->item;
     }
-    const enum status st = j->owner.judge.batch(j->owner.judge.ctx, items, n, NULL, &e);
+    const enum status st = j->owner.judge.batch(j->owner.judge.ctx, items, n, &d->closing, &e);
     for (size_t i = 0; i < n; i++) {
         batch[i]->item.verdict = items[i].verdict;
+        if (st == ST_CANCELLED) { /* the desk closes */
+            finish(batch[i], false);
+            continue;
+        }
         if (st != ST_OK) {
             batch[i]->item.verdict = (struct verdict){.outcome = OUTCOME_INFRASTRUCTURE, .max_error = (double)NAN};
             snprintf(batch[i]->item.verdict.message, sizeof batch[i]->item.verdict.message, "%s", e.msg);

@@ -433,6 +433,39 @@ struct jobs_counts jobs_open_ones(struct jobs *j) {
     return c;
 }
 
+enum status jobs_position(struct jobs *j, int64_t id, int64_t *position, struct err *e) {
+    sqlite3_stmt *s;
+    *position = 0;
+    pthread_mutex_lock(&j->lock);
+    enum status st = prepare(j,
+                             "SELECT count(*) FROM jobs AS a, jobs AS b WHERE b.id = ? AND b.status = 0 AND "
+                             "a.status = 0 AND a.owner = b.owner AND (a.priority > b.priority OR "
+                             "(a.priority = b.priority AND a.id <= b.id))",
+                             &s, e);
+    if (st == ST_OK) {
+        sqlite3_bind_int64(s, 1, id);
+        if (sqlite3_step(s) == SQLITE_ROW) *position = sqlite3_column_int64(s, 0);
+        st = finish(j, s, e);
+    }
+    pthread_mutex_unlock(&j->lock);
+    return st;
+}
+
+enum status jobs_open_in(struct jobs *j, int64_t batch, int64_t *id, size_t max, size_t *n, struct err *e) {
+    sqlite3_stmt *s;
+    *n = 0;
+    pthread_mutex_lock(&j->lock);
+    enum status st = prepare(j, "SELECT id FROM jobs WHERE batch = ? AND status < 3 LIMIT ?", &s, e);
+    if (st == ST_OK) {
+        sqlite3_bind_int64(s, 1, batch);
+        sqlite3_bind_int64(s, 2, (int64_t)max);
+        while (*n < max && sqlite3_step(s) == SQLITE_ROW) id[(*n)++] = sqlite3_column_int64(s, 0);
+        st = finish(j, s, e);
+    }
+    pthread_mutex_unlock(&j->lock);
+    return st;
+}
+
 int64_t jobs_owners(struct jobs *j) {
     int64_t n = 0;
     pthread_mutex_lock(&j->lock);

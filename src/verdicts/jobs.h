@@ -14,10 +14,10 @@ const char *job_status_name(enum job_status s);
 static inline bool job_is_over(enum job_status s) { return s >= JOB_SUCCEEDED; }
 
 enum {
-    JOBS_NAME_BYTES = 32,  /* of a job or a batch */
-    JOBS_KEPT_S = 7 << 16, /* finished ones are kept so long: some five days */
-    JOBS_KEY_BYTES = 255,  /* of an idempotency key */
-    JOBS_LOSSES = 3,       /* a job that was being judged when so many processes ended is not tried again */
+    JOBS_NAME_BYTES = 32, /* of a job or a batch */
+    JOBS_KEPT_S = 604800, /* finished ones are kept so long */
+    JOBS_KEY_BYTES = 255, /* of an idempotency key */
+    JOBS_LOSSES = 3,      /* a job that was being judged when so many processes ended is not tried again */
 };
 
 /* A job as it is in the file. Texts are the row's own. */
@@ -82,8 +82,12 @@ enum status jobs_batch(struct jobs *j, const char *name, struct batch_row *out, 
 enum status jobs_results(struct jobs *j, int64_t batch, int64_t after, struct job_row *out, size_t max, size_t *n,
                          struct err *e) MUST_USE;
 
-/* How many jobs wait or are judged, now; jobs_ahead: of these in front of a job. */
+/* How many jobs wait or are judged, now. */
 struct jobs_counts jobs_open_ones(struct jobs *j);
+/* The place of a job among those of its owner that wait, from 1; 0: it does not wait. */
+enum status jobs_position(struct jobs *j, int64_t id, int64_t *position, struct err *e) MUST_USE;
+/* Reads up to `max` jobs of a batch that are not over. */
+enum status jobs_open_in(struct jobs *j, int64_t batch, int64_t *id, size_t max, size_t *n, struct err *e) MUST_USE;
 int64_t jobs_owners(struct jobs *j); /* who have some that wait */
 /* Calls fn with the results that were given under these settings, at most `max`, the newest first. */
 enum status jobs_recall(struct jobs *j, const char *settings, int max, void (*fn)(void *ctx, const char *result),

@@ -7,7 +7,7 @@ if [ ! -f "${KERNELBENCH_ROOT:-/nowhere}/src/kernelbench/utils.py" ]; then
     echo "1..$tap_n"
     exit 0
 fi
-needs torch litellm pydra dotenv tqdm
+needs torch litellm pydra dotenv tqdm tomli
 model=models/tiny-triton
 serve_without_key
 export SGLANG_API_KEY=x OPENAI_API_KEY=x OPENAI_API_BASE=$url/v1 HF_HUB_OFFLINE=1 LITELLM_LOCAL_MODEL_COST_MAP=True

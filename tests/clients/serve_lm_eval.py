@@ -87,7 +87,7 @@ def _():
     assert len(pairs) >= 6 and any(t == 0 for t, _, _ in pairs), len(pairs)
     requests = [Instance("loglikelihood", {}, (p, s["text"]), i) for i, (_, p, s) in enumerate(pairs)]
     for (t, _, s), (total, greedy) in zip(pairs, lm.loglikelihood(requests, disable_tqdm=True)):
-        assert abs(total - sum(s["logprobs"])) < 1e-6, (total, s)
+        equal(total, sum(s["logprobs"]))
         if t == 0:
             assert greedy, s
 
@@ -98,7 +98,7 @@ def _():
     (got,) = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (text,), 0)], disable_tqdm=True)
     ids = lm.tok_encode(text)
     p = lm.model_call(messages=[[lm.prefix_token_id] + ids], generate=False)["choices"][0]["logprobs"]
-    assert abs((got[0] if isinstance(got, tuple) else got) - sum(p["token_logprobs"][1:-1])) < 1e-6
+    equal(got[0] if isinstance(got, tuple) else got, sum(p["token_logprobs"][1:-1]))
 
 
 @case("generate_until")

@@ -616,6 +616,7 @@ static bool swiglu_both_same_bits(struct backend *gpu, int64_t F) {
     return same;
 }
 
+#include "expert_checks.h"
 #include "few_checks.h" /* with the helpers above */
 #include "train_checks.h"
 
@@ -938,6 +939,7 @@ int main(int argc, char **argv) {
         return fprintf(stderr, "%s: %s\n", argv[1], msg), 2;
     printf("%s\n", gpu->name);
     test_opening(open_plugin);
+    test_experts(gpu);
     const bool emulated = strstr(gpu->name, "emulated") != NULL;
     if (emulated) test_faults_of_opening(open_plugin);
     test_memory(gpu);

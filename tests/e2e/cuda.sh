@@ -27,16 +27,16 @@ if [ -n "${KERNELRL_TESTDATA:-}" ]; then
     golden() { # NAME [FLAG]...
         KERNELRL_CUDA_PLUGIN=$PWD/$plugin "$KRL" selfcheck golden "$KERNELRL_TESTDATA/golden/$1" --device cuda "${@:2}"
     }
-    for name in llama3 qwen3_fp8 qwen2_nf4; do
+    for name in llama3 qwen3_moe qwen3_fp8 qwen2_nf4; do
         check "$name in f32" golden $name
         check "$name in bf16" golden $name --dtype bf16
     done
-    for name in qwen3_fp8 qwen2_nf4; do
+    for name in qwen3_moe qwen3_fp8 qwen2_nf4; do
         check "adapters over $name give the trainer's bits" env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" "$KRL" selfcheck \
             onpolicy --model "$KERNELRL_TESTDATA/golden/$name" --device cuda --dtype bf16 --adapters 2 --tokens 40
     done
 else
-    skip "Llama 3, FP8 and NF4 on the device" "KERNELRL_TESTDATA is not set"
+    skip "Llama 3, a mixture of experts, FP8 and NF4 on the device" "KERNELRL_TESTDATA is not set"
 fi
 queue=$BUILD/test/engine/queue_test
 check "the queue's test builds" make --no-print-directory BUILD="$BUILD" "$queue"

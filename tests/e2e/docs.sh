@@ -27,7 +27,7 @@ for path in sys.argv[2:]:
         end = next(k for k in range(i + 1, len(lines)) if lines[k] == m.group(1) + "```")
         text = "\n".join(l[len(m.group(1)):] for l in lines[i + 1:end]) + "\n"
         text = text.replace("/tmp/kernelrl-", tmp + "/kernelrl-")
-        if path == "docs/serving.md":
+        if path in ("docs/serving.md", "docs/verdict-service.md"):
             text = re.sub(r"(?<=:)8000|(?<=--port )8000", port, text)
         if "<!-- not run: " not in lines[i - 1]:
             n += 1

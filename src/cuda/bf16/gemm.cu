@@ -3,6 +3,7 @@
  * is one chain over pieces of 32 in ascending order (LoRA's first product: sixteen such chains, added in order),
  * whatever the number of rows. */
 #include "cuda/shared/bf16.cuh"
+#include "cuda/shared/group.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, TILES = 4, BLOCK_N = WARPS * TILES * 8 };
 
@@ -64,6 +65,42 @@ static __global__ void __launch_bounds__(THREADS) gemm16_kernel(const struct cu_
 extern "C" int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g) {
     if (g->M <= 0 || g->N <= 0) return 0;
     return LAUNCH(gemm16_kernel, ceil_div(g->M, 16) * ceil_div(g->N, BLOCK_N), THREADS, 0, d->stream, *g);
+}
+
+/* ---- experts ------------------------------------------------------------------------------------------------------
+ */
+
+static __global__ void __launch_bounds__(THREADS) gemm16_group_kernel(struct cu_gemm16 g, const struct cu_group e) {
+    const int64_t tiles_n = ceil_div(g.N, BLOCK_N);
+    const struct group_tile t = group_find(e, blockIdx.x / tiles_n, 16);
+    const int64_t n0 = blockIdx.x % tiles_n * BLOCK_N + threadIdx.x / 32 * (TILES * 8);
+    if (t.expert < 0 || n0 >= g.N) return;
+    g.a.p += t.lo * g.a.row;
+    g.b.p = static_cast<const uint16_t *>(e.w[t.expert]);
+    g.c = g.c16 ? static_cast<void *>(static_cast<uint16_t *>(g.c) + t.lo * g.ldc)
+                : static_cast<void *>(static_cast<float *>(g.c) + t.lo * g.ldc);
+    g.M = t.rows;
+    product_tile(g, t.tile * 16, n0);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    gemm16_group_rows_kernel(struct cu_gemm16 g, const struct cu_group e, int64_t tiles) {
+    const int64_t tiles_n = ceil_div(g.N, BLOCK_N), x = blockIdx.x / tiles, at = blockIdx.x % tiles;
+    const int64_t n0 = at % tiles_n * BLOCK_N + threadIdx.x / 32 * (TILES * 8), lo = e.lo[x], rows = e.hi[x] - lo;
+    if (rows <= 0 || n0 >= g.N) return;
+    g.a.p += lo * g.a.step;
+    g.b.p += lo * g.b.step;
+    g.c = static_cast<float *>(g.c) + x * e.stride;
+    g.K = rows;
+    product_tile(g, at / tiles_n * 16, n0);
+}
+
+extern "C" int cu_gemm16_group(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e,
+                               int over_rows) {
+    if (g->M <= 0 || g->N <= 0 || g->K <= 0 || e->n <= 0) return 0;
+    const int64_t tiles_n = ceil_div(g->N, BLOCK_N), tiles = ceil_div(g->M, 16) * tiles_n;
+    if (over_rows) return LAUNCH(gemm16_group_rows_kernel, tiles * e->n, THREADS, 0, d->stream, *g, *e, tiles);
+    return LAUNCH(gemm16_group_kernel, group_tiles(*e, g->M, 16) * tiles_n, THREADS, 0, d->stream, *g, *e);
 }
 
 /* ---- LoRA ----------------------------------------------------------------------------------------------------------

@@ -474,6 +474,34 @@ void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct 
     cuda_ok(c, "linear_dw", cu_gemm16(&c->dev, &own));
 }
 
+bool bf16_factor(struct cuda_backend *c, const char *op, struct tensor *x) {
+    return factor(c, op, x, 0, cuda_factor_bytes(*x));
+}
+
+bool bf16_factors(struct cuda_backend *c, const char *op, struct tensor *dy, struct tensor *x) {
+    const int64_t first = cuda_factor_bytes(*dy), both = first + cuda_factor_bytes(*x);
+    return factor(c, op, dy, 0, both) && factor(c, op, x, first, both);
+}
+
+void bf16_linear_exact(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w) {
+    float *const wide = cuda_scratch(c, "linear", CUDA_WIDE, cuda_wide_bytes(x));
+    if (!wide || !NOTE(c, "linear", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->w), ADDRESS(wide))) return;
+    const struct cu_gemm g = {wide, w->w, y.data, x.cols, w->K, y.ld, NULL, false, y.rows, w->N, w->K};
+    if (cuda_ok(c, "linear", cu_widen16(&c->dev, (struct cu_mat){wide, x.rows, x.cols, x.cols}, mat16(x), NULL, NULL)))
+        cuda_ok(c, "linear", cu_gemm(&c->dev, CU_GEMM_NT, &g));
+}
+
+void bf16_linear_exact_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
+                          bool accumulate) {
+    float *const wide = cuda_scratch(c, "linear_dx", CUDA_WIDE, cuda_wide_bytes(dx));
+    if (!wide) return;
+    const struct cu_mat sum = {wide, dx.rows, dx.cols, dx.cols};
+    const struct cu_gemm g = {dy.data, w->w, wide, dy.ld, w->K, dx.cols, NULL, false, dx.rows, w->K, w->N};
+    ASSERT(dy.dt == DT_F32);
+    if (cuda_ok(c, "linear_dx", cu_gemm(&c->dev, CU_GEMM_NN, &g)))
+        cuda_ok(c, "linear_dx", accumulate ? cu_add16(&c->dev, mat16(dx), sum) : cu_round16(&c->dev, mat16(dx), sum));
+}
+
 /* The first half runs on a stream of its own beside what comes next on the main one; the second waits for it. A kernel
  * that does nothing goes ahead of it: the product beside has blocks in clusters, each of which needs several
  * multiprocessors that lie together, so it must take its places first. (Over few rows that has not been seen to help.)

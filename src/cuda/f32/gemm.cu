@@ -1,7 +1,7 @@
 /* The matrix product behind linear, linear_dx and linear_dw. Tiles of c stand in registers; strips of a and b are
  * double-buffered in shared memory. One thread walks over the reduction index of an output, in ascending order, one FMA
  * a step. Splitting it over threads would be faster for linear_dw, and would change the bits. */
-#include "cuda/shared/device.cuh"
+#include "cuda/shared/group.cuh"
 
 struct gemm_args {
     struct cu_gemm g;
@@ -76,7 +76,7 @@ template <int N, int BLOCK> struct frag {
 };
 
 template <int BM, int BN, int BK, int TM, int TN, int MIN_BLOCKS, bool AK, bool BKC>
-__global__ void __launch_bounds__(BM / TM * (BN / TN), MIN_BLOCKS) gemm_kernel(const struct gemm_args args) {
+static __device__ __forceinline__ void gemm_tile(const struct gemm_args &args, int64_t tile) {
     constexpr int THREADS = BM / TM * (BN / TN);
     using strip_a = strip<BM, BK, THREADS, AK>;
     using strip_b = strip<BN, BK, THREADS, BKC>;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), MIN_BLOCKS) gemm_kernel(c
     __shared__ __align__(16) float sb[2][BK * strip_b::LD];
     const struct cu_gemm &g = args.g;
     const int tid = threadIdx.x, tx = tid % (BN / TN), ty = tid / (BN / TN);
-    const int64_t m0 = blockIdx.x / args.tiles_n * BM, n0 = blockIdx.x % args.tiles_n * BN;
+    const int64_t m0 = tile / args.tiles_n * BM, n0 = tile % args.tiles_n * BN;
 
     float acc[TM][TN];
 #pragma unroll
@@ -172,6 +172,11 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), MIN_BLOCKS) gemm_kernel(c
 }
 
 template <int BM, int BN, int BK, int TM, int TN, int MIN_BLOCKS, bool AK, bool BKC>
+__global__ void __launch_bounds__(BM / TM * (BN / TN), MIN_BLOCKS) gemm_kernel(const struct gemm_args args) {
+    gemm_tile<BM, BN, BK, TM, TN, MIN_BLOCKS, AK, BKC>(args, blockIdx.x);
+}
+
+template <int BM, int BN, int BK, int TM, int TN, int MIN_BLOCKS, bool AK, bool BKC>
 static int run(const struct cu_dev *d, struct gemm_args args) {
     args.tiles_n = ceil_div(args.g.N, BN);
     const int64_t tiles = ceil_div(args.g.M, BM) * args.tiles_n;
@@ -194,4 +199,47 @@ extern "C" int cu_gemm(const struct cu_dev *d, enum cu_gemm_kind kind, const str
     if (kind == CU_GEMM_NT) return pick<true, true>(d, args);
     if (kind == CU_GEMM_NN) return pick<true, false>(d, args);
     return pick<false, false>(d, args);
+}
+
+/* ---- experts ------------------------------------------------------------------------------------------------------
+ */
+
+enum { GROUP_ROWS = 32, GROUP_COLS = 32 };
+
+template <bool BKC>
+static __global__ void __launch_bounds__(128, 4) gemm_group_kernel(struct gemm_args args, const struct cu_group e) {
+    const struct group_tile t = group_find(e, blockIdx.x / args.tiles_n, GROUP_ROWS);
+    if (t.expert < 0) return;
+    args.g.a += t.lo * args.g.lda;
+    args.g.c += t.lo * args.g.ldc;
+    args.g.b = static_cast<const float *>(e.w[t.expert]);
+    args.g.M = t.rows;
+    gemm_tile<GROUP_ROWS, GROUP_COLS, 32, 2, 4, 4, true, BKC>(args, t.tile * args.tiles_n + blockIdx.x % args.tiles_n);
+}
+
+static __global__ void __launch_bounds__(128, 4)
+    gemm_group_rows_kernel(struct gemm_args args, const struct cu_group e, int64_t tiles) {
+    const int64_t x = blockIdx.x / tiles, lo = e.lo[x], rows = e.hi[x] - lo;
+    if (rows <= 0) return;
+    args.g.a += lo * args.g.lda;
+    args.g.b += lo * args.g.ldb;
+    args.g.c += x * e.stride;
+    args.g.K = rows;
+    gemm_tile<GROUP_ROWS, GROUP_COLS, 32, 2, 4, 4, false, false>(args, blockIdx.x % tiles);
+}
+
+extern "C" int cu_gemm_group(const struct cu_dev *d, enum cu_gemm_kind kind, const struct cu_gemm *g,
+                             const struct cu_group *e) {
+    if (g->M <= 0 || g->N <= 0 || g->K <= 0 || e->n <= 0) return 0;
+    struct gemm_args args = {*g, ceil_div(g->N, GROUP_COLS), aligned16(g->a, g->lda), 1, aligned16(g->c, g->ldc)};
+    if (kind == CU_GEMM_TN) {
+        const int64_t tiles = ceil_div(g->M, GROUP_ROWS) * args.tiles_n;
+        args.vec_b = aligned16(g->b, g->ldb);
+        args.vec_c = args.vec_c && e->stride % 4 == 0;
+        return LAUNCH(gemm_group_rows_kernel, tiles * e->n, 128, 0, d->stream, args, *e, tiles);
+    }
+    for (int i = 0; i < e->n; i++) args.vec_b &= aligned16(e->w[i], g->ldb);
+    const int64_t blocks = group_tiles(*e, g->M, GROUP_ROWS) * args.tiles_n;
+    if (kind == CU_GEMM_NT) return LAUNCH(gemm_group_kernel<true>, blocks, 128, 0, d->stream, args, *e);
+    return LAUNCH(gemm_group_kernel<false>, blocks, 128, 0, d->stream, args, *e);
 }

@@ -442,9 +442,14 @@ static void weight_get(struct backend *be, const struct weight *w, int64_t row, 
 static void op_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, const float *bias,
                       bool accumulate) {
     ASSERT(y.rows == x.rows && y.cols == w->N && x.cols == w->K && !(bias && accumulate));
-    struct cuda_backend *c = w->dt == DT_BF16 ? cuda_begin(be, "linear") : begin(be, "linear");
+    const bool mixed = w->dt == DT_F32 && x.dt == DT_BF16;
+    struct cuda_backend *c = w->dt == DT_BF16 || mixed ? cuda_begin(be, "linear") : begin(be, "linear");
     struct weight plain;
     if (!c || y.rows == 0) return;
+    if (mixed) {
+        bf16_linear_exact(c, y, x, w);
+        return;
+    }
     if (w->dt == DT_BF16) {
         bf16_linear(c, y, x, w, bias, accumulate);
         return;
@@ -467,6 +472,10 @@ static void op_linear_dx(struct backend *be, struct tensor dx, struct tensor dy,
         bf16_linear_dx(c, dx, dy, w, 1.0f, accumulate);
         return;
     }
+    if (dx.dt == DT_BF16) {
+        bf16_linear_exact_dx(c, dx, dy, w, accumulate);
+        return;
+    }
     ASSERT(dx.dt == DT_F32 && dy.dt == DT_F32);
     const struct cu_gemm g = {dy.data, w->w, dx.data, dy.ld, w->K, dx.ld, NULL, accumulate, dx.rows, w->K, w->N};
     cuda_ok(c, "linear_dx", cu_gemm(&c->dev, CU_GEMM_NN, &g));
@@ -480,7 +489,8 @@ static void op_linear_dw(struct backend *be, float *dw, struct tensor dy, struct
         bf16_linear_dw(c, dw, dy, x);
         return;
     }
-    ASSERT(dy.dt == DT_F32 && x.dt == DT_F32);
+    struct tensor *const operands[] = {&dy, &x};
+    if (!bf16_widen(c, "linear_dw", operands, 2)) return;
     const struct cu_gemm g = {dy.data, x.data, dw, dy.ld, x.ld, x.cols, NULL, true, dy.cols, x.cols, x.rows};
     cuda_ok(c, "linear_dw", cu_gemm(&c->dev, CU_GEMM_TN, &g));
 }
@@ -886,6 +896,7 @@ static const struct backend table = {
     .peers_id = nccl_id,
     .peers_join = nccl_join,
     .peers_exchange = nccl_exchange,
+    .experts = &cuda_experts,
 };
 
 static void name_device(struct cuda_backend *c, const struct cudaDeviceProp *p) {

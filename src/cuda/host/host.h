@@ -302,6 +302,15 @@ void bf16_settle(struct cuda_backend *c);
 void bf16_linear_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w, float alpha,
                     bool accumulate);
 void bf16_linear_dw(struct cuda_backend *c, float *dw, struct tensor dy, struct tensor x);
+/* x in bfloat16 for a product, lined up where its width allows it; and both of a gradient. False after an error. */
+bool bf16_factor(struct cuda_backend *c, const char *op, struct tensor *x);
+bool bf16_factors(struct cuda_backend *c, const char *op, struct tensor *dy, struct tensor *x);
+/* linear and linear_dx of a matrix in float32, y and dy being in it, and rows in bfloat16. */
+void bf16_linear_exact(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w);
+void bf16_linear_exact_dx(struct cuda_backend *c, struct tensor dx, struct tensor dy, const struct weight *w,
+                          bool accumulate);
+/* moe.c */
+extern const struct expert_ops cuda_experts;
 /* Returns where the next product of a gradient looks for the rounding of x (cuda_backend.rounded). An op that writes x
  * can write the rounding beside it. NULL where no product has needed so much room yet, or where the rows of x are not
  * aligned for that. */

@@ -53,6 +53,20 @@ struct cu_gemm {
 };
 int cu_gemm(const struct cu_dev *d, enum cu_gemm_kind kind, const struct cu_gemm *g);
 
+/* Experts of a mixture (tensor/experts.h) that one launch takes. Expert i has rows [lo[i], hi[i]), known on the device
+ * alone, and a matrix of its own. */
+enum { CU_GROUP_MOST = 256 };
+struct cu_group {
+    const int32_t *lo, *hi; /* device memory */
+    int n;
+    int64_t stride;               /* of gradients: from the matrix of one expert to the next, in floats */
+    const void *w[CU_GROUP_MOST]; /* device memory; of gradients: none */
+};
+/* For each expert the product of its rows, which counts from its first one: c and a begin at row 0 of all experts'
+ * rows, of which there are M; b is replaced by the expert's matrix. With TN instead: K is the number of all rows, a and
+ * b begin at row 0, and c is the first expert's gradient. Bits are those of cu_gemm. */
+int cu_gemm_group(const struct cu_dev *d, enum cu_gemm_kind kind, const struct cu_gemm *g, const struct cu_group *e);
+
 /* rows.cu. rstd is scratch of one float a row (rmsnorm_grad), or a row and head (rope_grad). partial is scratch of
  * ceil(rows/ROW_BLOCK) * cols floats (2*K for rope_grad). */
 int cu_rmsnorm(const struct cu_dev *d, struct cu_mat y, struct cu_mat x, const float *gain, float eps);
@@ -209,6 +223,39 @@ struct cu_gemm16 {
     float alpha; /* The factor of the sum. 0 stands for 1. */
 };
 int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g);
+/* As cu_gemm_group; over_rows: K is the number of rows. Bits are those of cu_gemm16. */
+int cu_gemm16_group(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int over_rows);
+
+/* experts.cu: the ops of tensor/experts.h. Matrices are float32, or bfloat16 where `narrow` says so. */
+struct cu_routing {
+    int64_t T, E, k;
+    int32_t *expert, *place, *pair, *begin;
+    float *weight;
+};
+/* Experts that a row chooses from: a thread remembers what is taken in 64 bits. */
+enum { CU_EXPERTS_MOST = 16 * 64 };
+int cu_route(const struct cu_dev *d, const struct cu_routing *r, struct cu_mat logits, int normalised, int given);
+int cu_route_grad(const struct cu_dev *d, struct cu_mat dlogits, const struct cu_routing *r, const float *dweight,
+                  struct cu_mat logits, int normalised);
+int cu_expert_rows(const struct cu_dev *d, int32_t *lo, int32_t *hi, const struct cu_routing *r, int64_t row,
+                   int64_t n);
+struct cu_rows_any {
+    void *p;
+    int64_t rows, cols, ld;
+    int narrow;
+};
+int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing *r);
+/* z.p NULL: there is none. */
+int cu_expert_combine(const struct cu_dev *d, struct cu_rows_any y, struct cu_mat z, struct cu_mat o,
+                      const struct cu_routing *r, int weighted);
+int cu_expert_dot(const struct cu_dev *d, float *dweight, struct cu_rows_any a, struct cu_rows_any b,
+                  const struct cu_routing *r);
+int cu_expert_scale(const struct cu_dev *d, struct cu_rows_any x, const struct cu_routing *r);
+/* Rows [lo[e], hi[e]) of y, for each expert, are multiplied by `factor`. */
+int cu_expert_multiply(const struct cu_dev *d, struct cu_mat y, const int32_t *lo, const int32_t *hi, int64_t E,
+                       float factor);
+/* y += x, rounded once. */
+int cu_add16(const struct cu_dev *d, struct cu_mat16 y, struct cu_mat x);
 /* t = scale x A^T in bfloat16, [T][n*R], where A has n*R rows; y_i += (columns i*R.. of t) B_i^T. */
 struct cu_lora_site {
     struct cu_side16 b;

@@ -1,0 +1,52 @@
+/* Products of the rows of many experts in one launch. How many rows an expert has is known on the device alone. So as
+ * many blocks are launched as any choice of experts needs, and each finds out what it does. */
+#ifndef KERNELRL_CUDA_SHARED_GROUP_CUH
+#define KERNELRL_CUDA_SHARED_GROUP_CUH
+
+#include "cuda/shared/device.cuh"
+
+struct group_tile {
+    int expert;       /* of those of the group; -1: this block has nothing to do */
+    int64_t lo, rows; /* its rows */
+    int64_t tile;     /* the number of the block's tile among the expert's */
+};
+
+/* Tiles of `high` rows, those of an expert together: what tile number `at` is. All threads of a block must call it, and
+ * get the same. */
+static __device__ __forceinline__ struct group_tile group_find(const struct cu_group &g, int64_t at, int high) {
+    __shared__ int found[2];
+    if (threadIdx.x == 0) found[0] = -1;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const int lane = threadIdx.x;
+        float before = 0; /* tiles of experts in front, exact up to 2^24 */
+        for (int i = 0; i < g.n && before <= (float)at; i += 32) {
+            const int rows = i + lane < g.n ? g.hi[i + lane] - g.lo[i + lane] : 0;
+            const float own = rows > 0 ? (float)ceil_div(rows, high) : 0.0f;
+            float sum = own;
+            for (int by = 1; by < 32; by *= 2) {
+                const float left = __shfl_sync(FULL_WARP, sum, lane >= by ? lane - by : lane, 32);
+                if (lane >= by) sum = sum + left;
+            }
+            const float first = before + sum - own;
+            if (first <= (float)at && (float)at < first + own) {
+                found[0] = i + lane;
+                found[1] = (int)((float)at - first);
+            }
+            before = before + __shfl_sync(FULL_WARP, sum, 31, 32);
+        }
+    }
+    __syncthreads();
+    struct group_tile t = {found[0], 0, 0, found[1]};
+    if (t.expert < 0) return t;
+    t.lo = g.lo[t.expert];
+    t.rows = g.hi[t.expert] - t.lo;
+    return t;
+}
+
+/* No choice of experts makes more tiles. */
+static inline int64_t group_tiles(const struct cu_group &g, int64_t rows, int high) {
+    return rows / high + (g.n < rows ? g.n : rows);
+}
+
+#endif

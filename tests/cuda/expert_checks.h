@@ -1,0 +1,197 @@
+/* A part of plugin_test.c: mixtures of experts (tensor/experts.h). In float32 every op gives the CPU's bits; in
+ * bfloat16 a product of an expert's rows those of the same rows alone. */
+#ifndef KERNELRL_EXPERT_CHECKS_H
+#define KERNELRL_EXPERT_CHECKS_H
+
+#include "tensor/experts.h"
+
+/* One array on both sides. */
+struct both {
+    struct backend *be[2]; /* CPU, device */
+    void *p[2];
+    size_t bytes;
+};
+
+static struct both both_make(struct backend *cpu, struct backend *gpu, const void *init, size_t bytes) {
+    struct both b = {{cpu, gpu}, {NULL, NULL}, bytes};
+    for (int i = 0; i < 2; i++) {
+        b.p[i] = b.be[i]->mem_alloc(b.be[i], bytes);
+        if (init) b.be[i]->mem_put(b.be[i], b.p[i], init, bytes);
+        if (!init) b.be[i]->mem_zero(b.be[i], b.p[i], bytes);
+    }
+    return b;
+}
+
+/* Whether both hold the same; frees them where asked for. */
+static bool both_same(struct both *b, bool last, const char *what) {
+    char *x[2] = {xmalloc(b->bytes + 1), xmalloc(b->bytes + 1)};
+    struct err e;
+    bool ok = true;
+    for (int i = 0; i < 2; i++) {
+        b->be[i]->mem_get(b->be[i], x[i], b->p[i], b->bytes);
+        ok &= b->be[i]->sync(b->be[i], &e) == ST_OK;
+        if (last) b->be[i]->mem_free(b->be[i], b->p[i]);
+    }
+    ok = ok && memcmp(x[0], x[1], b->bytes) == 0;
+    if (!ok) printf("  %s\n", what);
+    free(x[0]);
+    free(x[1]);
+    return ok;
+}
+
+static struct both both_random(struct backend *cpu, struct backend *gpu, int64_t n, uint64_t seed) {
+    struct rng r = rng_make(seed, (uint64_t)n);
+    float *v = xmalloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++) v[i] = (float)rng_normal(&r);
+    struct both b = both_make(cpu, gpu, v, (size_t)n * sizeof *v);
+    free(v);
+    return b;
+}
+
+/* Few different logits, so that many are equal. */
+static struct both both_logits(struct backend *cpu, struct backend *gpu, int64_t n) {
+    struct rng r = rng_make(5, (uint64_t)n);
+    float *v = xmalloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++) v[i] = (float)rng_below(&r, 9) * 0.37f - 1.0f;
+    struct both b = both_make(cpu, gpu, v, (size_t)n * sizeof *v);
+    free(v);
+    return b;
+}
+
+/* T rows through k of E experts, matrices [N,depth] each. */
+static bool experts_as_on_cpu(struct backend *cpu, struct backend *gpu, int64_t T, int64_t E, int64_t k, int64_t N,
+                              int64_t depth, bool normalised) {
+    const int64_t P = T * k, stride = (N * depth + 15) & ~(int64_t)15;
+    struct both logits = both_logits(cpu, gpu, T * E),
+                memory = both_make(cpu, gpu, NULL, (size_t)routing_words(T, E, k) * 4);
+    struct both places = both_make(cpu, gpu, NULL, (size_t)(2 * E) * 4), x = both_random(cpu, gpu, T * depth, 1);
+    struct both w = both_random(cpu, gpu, E * stride, 2), g = both_random(cpu, gpu, E * stride, 3);
+    struct both xp = both_make(cpu, gpu, NULL, (size_t)(P * depth) * 4),
+                y = both_make(cpu, gpu, NULL, (size_t)(P * N) * 4);
+    struct both part = both_random(cpu, gpu, P * N, 4), out = both_random(cpu, gpu, T * depth, 5);
+    struct both dx = both_random(cpu, gpu, P * depth, 6), dweight = both_make(cpu, gpu, NULL, (size_t)P * 4);
+    struct both dlogits = both_make(cpu, gpu, NULL, (size_t)(T * E) * 4), scaled = both_random(cpu, gpu, P * depth, 7);
+    for (int i = 0; i < 2; i++) {
+        struct backend *b = i ? gpu : cpu;
+        const struct expert_ops *ops = b->experts;
+        const struct routing r = routing_in(memory.p[i], T, E, k);
+        const struct expert_places some = {places.p[i], (int32_t *)places.p[i] + E};
+        const struct tensor l = tensor_full(logits.p[i], T, E), rows = tensor_full(xp.p[i], P, depth);
+        struct weight *of = xcalloc((size_t)E, sizeof *of);
+        for (int64_t e = 0; e < E; e++) {
+            of[e] = (struct weight){.w = (float *)w.p[i] + e * stride, .N = N, .K = depth, .dt = DT_F32};
+            b->weight_pack(b, &of[e]);
+        }
+        ops->route(b, &r, l, normalised, false);
+        ops->rows_of(b, some, &r, T / 3, T / 2);
+        ops->gather(b, rows, tensor_full(x.p[i], T, depth), &r);
+        ops->linear(b, tensor_full(y.p[i], P, N), rows, of, E, routing_places(&r), 1, false);
+        ops->linear(b, tensor_full(part.p[i], P, N), rows, of, E, some, 0.3f, false);
+        ops->linear(b, tensor_full(y.p[i], P, N), rows, of, E, some, 1, true);
+        ops->linear_dx(b, tensor_full(dx.p[i], P, depth), tensor_full(y.p[i], P, N), of, E, some, 1, true);
+        ops->linear_dw(b, g.p[i], stride, tensor_full(y.p[i], P, N), rows, E, routing_places(&r), DT_F32);
+        ops->combine(b, tensor_full(out.p[i], T, depth), tensor_full(out.p[i], T, depth),
+                     tensor_full(dx.p[i], P, depth), &r, true);
+        ops->combine(b, tensor_full(x.p[i], T, depth), (struct tensor){0}, tensor_full(dx.p[i], P, depth), &r, false);
+        ops->dot(b, dweight.p[i], rows, tensor_full(dx.p[i], P, depth), &r);
+        ops->scale(b, tensor_full(scaled.p[i], P, depth), &r);
+        ops->route_grad(b, tensor_full(dlogits.p[i], T, E), &r, dweight.p[i], l, normalised);
+        ops->route(b, &r, l, !normalised, true); /* the same choices, other weights */
+        for (int64_t e = 0; e < E; e++) b->weight_free(b, &of[e]);
+        free(of);
+    }
+    bool ok = both_same(&memory, true, "routing") & both_same(&places, true, "rows of a run");
+    ok &= both_same(&xp, true, "gathered rows") & both_same(&y, true, "linear");
+    ok &= both_same(&part, true, "linear of a run") & both_same(&dx, true, "linear_dx");
+    ok &= both_same(&g, true, "linear_dw") & both_same(&out, true, "combine") & both_same(&x, true, "combine alone");
+    ok &= both_same(&dweight, true, "dot") & both_same(&scaled, true, "scale");
+    ok &= both_same(&dlogits, true, "route_grad") & both_same(&logits, true, "logits") & both_same(&w, true, "weights");
+    return ok;
+}
+
+/* In bfloat16, with results in it and in float32, added to what is there and not, forth and back: what linear and
+ * linear_dx give of an expert's rows. */
+static bool experts_as_linear(struct backend *gpu, int64_t T, int64_t E, int64_t k, int64_t N, int64_t depth) {
+    enum { WAYS = 4 };
+    const int64_t P = T * k;
+    struct rng rng = rng_make(91, (uint64_t)(T + E));
+    struct err e;
+    uint16_t *m = xmalloc((size_t)(N * depth) * 2), *x = xmalloc((size_t)(P * (N + depth)) * 2);
+    float *l = xmalloc((size_t)(T * E) * sizeof *l);
+    struct weight *w = xcalloc((size_t)E, sizeof *w);
+    for (int64_t i = 0; i < E; i++) {
+        w[i] = (struct weight){.N = N, .K = depth, .dt = DT_BF16};
+        for (int64_t j = 0; j < N * depth; j++) m[j] = bf16_random(&rng);
+        gpu->weight_put(gpu, &w[i], 0, N, m);
+    }
+    for (int64_t i = 0; i < P * (N + depth); i++) x[i] = bf16_random(&rng);
+    for (int64_t i = 0; i < T * E; i++) l[i] = (float)rng_normal(&rng);
+    void *dl = gpu->mem_alloc(gpu, (size_t)(T * E) * 4),
+         *memory = gpu->mem_alloc(gpu, (size_t)routing_words(T, E, k) * 4),
+         *dx = gpu->mem_alloc(gpu, (size_t)(P * (N + depth)) * 2);
+    gpu->mem_put(gpu, dl, l, (size_t)(T * E) * 4);
+    gpu->mem_put(gpu, dx, x, (size_t)(P * (N + depth)) * 2);
+    const struct routing r = routing_in(memory, T, E, k);
+    gpu->experts->route(gpu, &r, tensor_full(dl, T, E), true, false);
+    int32_t *begin = xmalloc((size_t)(E + 1) * sizeof *begin);
+    gpu->mem_get(gpu, begin, r.begin, (size_t)(E + 1) * sizeof *begin);
+    const struct tensor in = tensor_of(dx, DT_BF16, P, depth),
+                        back = tensor_of((uint16_t *)dx + P * depth, DT_BF16, P, N);
+    bool ok = true;
+    for (int way = 0; way < 2 * WAYS; way++) {
+        const bool narrow = way & 1, adds = way & 2, is_back = way & 4;
+        const int64_t cols = is_back ? depth : N;
+        const size_t bytes = (size_t)(P * cols) * (narrow ? 2 : 4);
+        char *got[2];
+        for (int i = 0; i < 2; i++) {
+            void *out = gpu->mem_alloc(gpu, bytes);
+            const struct tensor y = tensor_of(out, narrow ? DT_BF16 : DT_F32, P, cols);
+            gpu->mem_zero(gpu, out, bytes);
+            if (adds && cols <= N + depth && narrow) gpu->mem_copy(gpu, out, dx, bytes);
+            if (i == 0 && is_back) gpu->experts->linear_dx(gpu, y, back, w, E, routing_places(&r), 1, adds);
+            if (i == 0 && !is_back) gpu->experts->linear(gpu, y, in, w, E, routing_places(&r), 1, adds);
+            for (int64_t j = 0; i == 1 && j < E; j++) {
+                const int64_t n = begin[j + 1] - begin[j];
+                if (n == 0) continue;
+                if (is_back)
+                    gpu->linear_dx(gpu, tensor_rows(y, begin[j], n), tensor_rows(back, begin[j], n), &w[j], adds);
+                else
+                    gpu->linear(gpu, tensor_rows(y, begin[j], n), tensor_rows(in, begin[j], n), &w[j], NULL, adds);
+            }
+            got[i] = xmalloc(bytes);
+            gpu->mem_get(gpu, got[i], out, bytes);
+            ok &= gpu->sync(gpu, &e) == ST_OK;
+            gpu->mem_free(gpu, out);
+        }
+        const bool same = memcmp(got[0], got[1], bytes) == 0;
+        if (!same) printf("  way %d\n", way);
+        ok &= same;
+        free(got[0]);
+        free(got[1]);
+    }
+    for (int64_t i = 0; i < E; i++) gpu->weight_free(gpu, &w[i]);
+    gpu->mem_free(gpu, dl);
+    gpu->mem_free(gpu, memory);
+    gpu->mem_free(gpu, dx);
+    free(begin), free(l), free(x), free(m), free(w);
+    return ok;
+}
+
+static void test_experts(struct backend *gpu) {
+    struct backend *cpu;
+    struct err e;
+    if (cpu_backend_open(NULL, &cpu, &e) != ST_OK) {
+        report("experts: a CPU to compare with", false);
+        return;
+    }
+    report("experts in float32 as on the CPU, ties among them",
+           experts_as_on_cpu(cpu, gpu, 40, 8, 2, 24, 40, true) & experts_as_on_cpu(cpu, gpu, 7, 5, 5, 9, 13, false));
+    report("one row, one expert, and more experts than rows",
+           experts_as_on_cpu(cpu, gpu, 1, 1, 1, 16, 16, true) & experts_as_on_cpu(cpu, gpu, 3, 130, 8, 16, 24, false));
+    report("more experts than a launch takes", experts_as_on_cpu(cpu, gpu, 30, 300, 4, 8, 16, true));
+    report("experts in bfloat16 as linear has each one's rows",
+           experts_as_linear(gpu, 50, 6, 2, 48, 64) & experts_as_linear(gpu, 5, 40, 4, 24, 40));
+    cpu->close(cpu);
+}
+
+#endif

@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""tests/e2e/verdict_service.py PROGRAM PART FOLDER: what `kernelrl serve --verify-only` answers; see
+verdict_service.sh."""
+
+import atexit
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+RELU = "void kernel(const float *restrict x, float *restrict out) {\n    for (size_t i = 0; i < X_N; i++) %s;\n}\n"
+GOOD = RELU % "out[i] = x[i] > 0 ? x[i] : 0"
+WRONG = RELU % "out[i] = x[i]"
+QUICK = {"measure": False, "trials": 2}
+PROBLEM = """import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def forward(self, x):
+        return x.clamp(min=%s)
+def get_inputs():
+    return [torch.randn(64, 64)]
+def get_init_inputs():
+    return []
+"""
+
+
+class Server:
+    def __init__(self, program, folder, *flags, env=None):
+        self.log = open(f"{folder}/log", "a+")
+        self.log.seek(0, os.SEEK_END)
+        start = self.log.tell()
+        self.process = subprocess.Popen(
+            [program, "serve", "--port", "0", "--jobs", f"{folder}/jobs.sqlite", *flags],
+            stderr=self.log,
+            env=dict(os.environ, **(env or {})),
+        )
+        atexit.register(self.process.kill)
+        for _ in range(1200):
+            self.log.seek(start)
+            found = re.search(r" is ready at (http://\S+)/v1", self.log.read())
+            if found:
+                self.url = found[1]
+                return
+            assert self.process.poll() is None, "the server ended"
+            time.sleep(0.05)
+        raise AssertionError("the server is not ready")
+
+    def ask(self, method, path, body=None, headers=None):
+        data = json.dumps(body).encode() if body is not None and not isinstance(body, bytes) else body
+        request = urllib.request.Request(self.url + path, data=data, method=method)
+        if data is not None:
+            request.add_header("content-type", "application/json")
+        for name, value in (headers or {}).items():
+            request.add_header(name, value)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as reply:
+                return reply.status, json.loads(reply.read() or b"null"), reply.headers
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read()), error.headers
+
+    def end(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        return self.process.wait(timeout=120)
+
+
+def request(solution, problem="level1/1_ReLU", **more):
+    return {"problem": problem, "solution": solution, "options": QUICK, **more}
+
+
+def until_done(server, name, kind=""):
+    for _ in range(60):
+        status, reply, _ = server.ask("GET", f"/v1/verify/{kind}{name}?wait=10")
+        assert status in (200, 202), (status, reply)
+        if status == 200:
+            return reply
+    raise AssertionError("not done")
+
+
+def works(program, folder):
+    server = Server(program, folder, "--verify-only")
+    status, job, _ = server.ask("POST", "/v1/verify?wait=60", request(GOOD, metadata={"row": [1, None]}))
+    assert status == 200 and job["status"] == "succeeded" and job["object"] == "verify.job", job
+    assert job["verdict"]["correct"] and job["reward"]["total"] > 0 and job["attempts"] == 1 and not job["cached"], job
+    assert job["metadata"] == {"row": [1, None]} and job["config"] == "default" and job["problem"] == "level1/1_ReLU"
+    assert job["created_at"] <= job["started_at"] <= job["finished_at"], job
+    again = server.ask("GET", "/v1/verify/" + job["id"])
+    assert again[0] == 200 and again[1] == job
+    # An equal answer is not judged twice, and `force` judges it.
+    assert server.ask("POST", "/v1/verify?wait=60", request(GOOD))[1]["cached"]
+    assert not server.ask("POST", "/v1/verify?wait=60", request(GOOD, force=True))[1]["cached"]
+    # The same request with the same key is the same job; another one is refused.
+    key = {"idempotency-key": "k1"}
+    _, first, headers = server.ask("POST", "/v1/verify", request(WRONG), key)
+    assert headers["idempotent-replayed"] is None
+    _, second, headers = server.ask("POST", "/v1/verify?wait=60", request(WRONG), key)
+    assert second["id"] == first["id"] and headers["idempotent-replayed"] == "true"
+    assert second["verdict"]["outcome"] == "wrong_output", second
+    status, error, _ = server.ask("POST", "/v1/verify", request(GOOD), key)
+    assert status == 422 and error["error"]["code"] == "idempotency_key_reused", error
+    # A timed one, and the text of a problem, which runs jailed.
+    timed = server.ask("POST", "/v1/verify?wait=60", {"problem": "1/1", "solution": GOOD + "// timed"})[1]
+    assert timed["verdict"]["speedup"] > 0, timed
+    text = server.ask("POST", "/v1/verify?wait=60", request(GOOD, {"code": PROBLEM % "0"}))[1]
+    assert text["verdict"]["correct"], text
+    batch(server)
+    status, problems, _ = server.ask("GET", "/v1/problems")
+    assert status == 200 and len(problems["data"]) > 100 and "code" not in problems["data"][0]
+    status, problem, _ = server.ask("GET", "/v1/problems/level1/1_ReLU")
+    assert status == 200 and "class Model" in problem["code"] and problem["level"] == 1
+    assert server.ask("GET", "/v1/verify/queue")[1]["queued"] == 0
+    assert server.ask("GET", "/v1/verify/settings")[1]["configs"][0]["backend"] == "c"
+    with urllib.request.urlopen(server.url + "/metrics") as reply:
+        metrics = reply.read().decode()
+    assert re.search(r'kernelrl_verdicts_total\{class="correct"\} [1-9]', metrics), metrics
+    assert server.end() == 0
+    # A new process knows the verdicts of the old one.
+    server = Server(program, folder, "--verify-only")
+    assert server.ask("GET", "/v1/verify/" + job["id"])[1] == job
+    known = server.ask("POST", "/v1/verify?wait=60", request(GOOD))[1]
+    assert known["cached"] and known["verdict"]["settings"] == job["verdict"]["settings"], known
+    assert server.end() == 0
+
+
+def batch(server):
+    items = [request(GOOD + "// batch %d" % (i % 4), metadata=i) for i in range(8)] + [
+        request(WRONG + "//", metadata=8)
+    ]
+    status, made, _ = server.ask("POST", "/v1/verify/batches", {"items": items})
+    assert status == 202 and made["total"] == 9 and made["object"] == "verify.batch", made
+    events = []
+    with urllib.request.urlopen(f"{server.url}/v1/verify/batches/{made['id']}/events", timeout=120) as stream:
+        for line in stream:
+            if line.startswith(b"event:"):
+                events.append(line.split()[1].decode())
+    assert events.count("verdict") == 9 and events[-1] == "done", events
+    done = until_done(server, made["id"], "batches/")
+    assert done["counts"]["succeeded"] == 9 and done["status"] == "done", done
+    seen, after = [], 0
+    while True:
+        page = server.ask("GET", f"/v1/verify/batches/{made['id']}/results?after={after}&limit=4")[1]
+        seen += page["data"]
+        after = page["next"]
+        if page["done"]:
+            break
+    assert sorted(j["metadata"] for j in seen) == list(range(9)), seen
+    assert all(j["index"] == j["metadata"] for j in seen)
+    assert sum(not j["cached"] for j in seen) == 5, [j["cached"] for j in seen]  # four texts and the wrong one
+    lines = "\n".join(json.dumps(i) for i in items[:3]).encode()
+    status, made, _ = server.ask("POST", "/v1/verify/batches?wait=60", lines, {"content-type": "application/jsonl"})
+    assert status == 200 and made["counts"]["succeeded"] == 3, made
+    # Of what is cancelled nothing is judged, and what is over stays as it is.
+    made = server.ask("POST", "/v1/verify/batches", {"items": [request(GOOD + f"// c{i}") for i in range(300)]})[1]
+    status, gone, _ = server.ask("DELETE", f"/v1/verify/batches/{made['id']}")
+    assert status == 200 and gone["counts"]["cancelled"] > 200 and gone["status"] == "done", gone
+    one = server.ask("GET", f"/v1/verify/batches/{made['id']}/results?limit=1000")[1]["data"][-1]
+    assert one["status"] == "cancelled" and one["verdict"] is None and one["reward"] is None and one["error"], one
+    assert server.ask("POST", f"/v1/verify/{one['id']}/cancel")[1] == one
+
+
+def refuses(program, folder):
+    keys = {"KERNELRL_API_KEYS": "alpha,beta"}
+    server = Server(program, folder, "--verify-only", "--problems", "known", "--max-jobs", "40", env=keys)
+    alpha, beta = {"authorization": "Bearer alpha"}, {"authorization": "Bearer beta"}
+    assert server.ask("POST", "/v1/verify", request(GOOD))[0] == 401
+    for body, status, param in (
+        (request(GOOD, "level1/999"), 404, "problem.key"),
+        (request(GOOD, {"code": PROBLEM % "0"}), 403, "problem.code"),
+        (request(GOOD, {"key": "1/1", "source": "/etc"}), 404, "problem.source"),
+        (request(GOOD, typo=1), 400, "typo"),
+        (request(GOOD, config="other"), 404, "config"),
+        ({"problem": "1/1"}, 400, "solution"),
+    ):
+        got, error, _ = server.ask("POST", "/v1/verify", body, alpha)
+        assert got == status and error["error"]["param"] == param, (got, error)
+    got, error, _ = server.ask("POST", "/v1/verify", b"{broken", alpha)
+    assert got == 400, error
+    got, error, _ = server.ask("POST", "/v1/verify/batches", {"items": [request(GOOD), {"problem": "1/1"}]}, alpha)
+    assert got == 400 and error["error"]["param"] == "items[1].solution", error
+    assert server.ask("POST", "/v1/verify?wait=61", request(GOOD), alpha)[0] == 400
+    assert server.ask("POST", "/v1/verify/batches", b"x", dict(alpha, **{"content-type": "text/plain"}))[0] == 415
+    assert server.ask("GET", "/v1/verify/vj-nothing", None, alpha)[0] == 404
+    assert server.ask("GET", "/v1/verify/vj-0000000100000000000000ff", None, alpha)[0] == 410
+    assert server.ask("GET", "/v1/verify/queue", None, alpha)[1]["queued"] == 0
+    # A full queue says when to come again; two keys take turns in it.
+    many = {"items": [request(GOOD + f"// a{i}") for i in range(30)]}
+    got, first, _ = server.ask("POST", "/v1/verify/batches", many, alpha)
+    assert got == 202, first
+    got, error, headers = server.ask("POST", "/v1/verify/batches", many, beta)
+    assert got == 429 and int(headers["retry-after"]) >= 1, error
+    assert server.end() == 0
+
+
+def killed(program, folder):
+    """kill -9 in the middle: no job is lost, each is judged, and what was begun twice is counted."""
+    server = Server(program, folder, "--verify-only")
+    items = [request(GOOD + f"// k{i}", metadata=i) for i in range(120)]
+    made = server.ask("POST", "/v1/verify/batches", {"items": items})[1]
+    while server.ask("GET", f"/v1/verify/batches/{made['id']}")[1]["counts"]["succeeded"] < 10:
+        time.sleep(0.02)
+    server.end(signal.SIGKILL)
+    server = Server(program, folder, "--verify-only")
+    done = until_done(server, made["id"], "batches/")
+    assert done["counts"]["succeeded"] == 120 == done["total"], done
+    results = server.ask("GET", f"/v1/verify/batches/{made['id']}/results?limit=1000")[1]["data"]
+    assert sorted(j["metadata"] for j in results) == list(range(120))
+    twice = sum(j["attempts"] == 2 for j in results)
+    assert 0 <= twice <= 64 and all(j["attempts"] in (1, 2) for j in results), twice
+    print(f"# {twice} of 120 were begun twice")
+    # A second server may not have the same file.
+    other = subprocess.run(
+        [program, "serve", "--verify-only", "--port", "0", "--jobs", f"{folder}/jobs.sqlite"],
+        capture_output=True,
+        text=True,
+    )
+    assert other.returncode == 1 and "another server has this file" in other.stderr, other.stderr
+    assert server.end() == 0
+
+
+def aside(program, folder):
+    """A model beside it: both work at once, and sampling gives the bits that it gives alone."""
+    server = Server(program, folder, "--model", "models/tiny", "--verify")
+    prompt = {"model": "models/tiny", "prompt": "def f(", "max_tokens": 200, "seed": 7, "ignore_eos": True}
+    alone = server.ask("POST", "/v1/completions", prompt)[1]["choices"][0]["text"]
+    made = server.ask(
+        "POST", "/v1/verify/batches", {"items": [{"problem": "1/1", "solution": GOOD + f"//{i}"} for i in range(6)]}
+    )
+    for _ in range(3):
+        assert server.ask("POST", "/v1/completions", prompt)[1]["choices"][0]["text"] == alone
+    done = until_done(server, made[1]["id"], "batches/")
+    assert done["counts"]["succeeded"] == 6, done
+    with urllib.request.urlopen(server.url + "/metrics") as reply:
+        metrics = reply.read().decode()
+    assert float(re.search(r"(?m)^kernelrl_model_aside_seconds_total (\S+)$", metrics)[1]) > 0, metrics
+    assert server.end() == 0
+
+
+if __name__ == "__main__":
+    {"works": works, "refuses": refuses, "killed": killed, "aside": aside}[sys.argv[2]](sys.argv[1], sys.argv[3])
