@@ -42,7 +42,7 @@ struct flight { /* a sequence in flight */
     int feed;   /* tokens the step at hand feeds */
     int score;  /* tokens it feeds before those, for the log-probabilities of a prompt */
     int row;    /* of the last step's logits, or -1 */
-    int next;   /* its place in the step that is under way behind that one, or -1 */
+    int next;   /* its row in the next step, if that one has been launched already; else -1 */
     bool drawn; /* the device drew from it: en->drawn[row] */
     uint64_t stream;
     const int32_t *tokens; /* the prompt, or own_tokens */

@@ -59,6 +59,12 @@ static const struct arch rows[] = {
      .module = llama_modules,
      .sliding_window = true,
      .default_positions = 131072},
+    {.name = "SeedOssForCausalLM",
+     .embedder = "SeedOssModel",
+     .type = "seed_oss",
+     .module = llama_modules,
+     .qkv_bias = true,
+     .default_positions = 524288},
 };
 
 const struct arch *arch_row(int i) { return i >= 0 && i < (int)ARRAY_LEN(rows) ? &rows[i] : NULL; }

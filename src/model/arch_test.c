@@ -133,15 +133,16 @@ static void test_names_of_tensors(void **state) {
     static const char *const norms[] = {"model.layers.11.self_attn.q_norm.weight",
                                         "model.layers.11.self_attn.k_norm.weight"};
     static const char *const archs[] = {"Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM",
-                                        "MistralForCausalLM"};
+                                        "MistralForCausalLM", "SeedOssForCausalLM"};
     for (int i = 0; i < (int)ARRAY_LEN(archs); i++) {
         struct model *m = make("architectures", archs[i]);
+        const bool biased = i == 0 || i == 4;
         int n;
         const struct param *p = model_params(m, &n);
         for (size_t k = 0; k < ARRAY_LEN(all); k++) assert_true(among(p, n, all[k]));
-        for (size_t k = 0; k < ARRAY_LEN(biases); k++) assert_int_equal(among(p, n, biases[k]), i == 0);
+        for (size_t k = 0; k < ARRAY_LEN(biases); k++) assert_int_equal(among(p, n, biases[k]), biased);
         for (size_t k = 0; k < ARRAY_LEN(norms); k++) assert_int_equal(among(p, n, norms[k]), i == 1);
-        assert_int_equal(n, 3 + 12 * (9 + (i == 0 ? 3 : i == 1 ? 2 : 0)));
+        assert_int_equal(n, 3 + 12 * (9 + (biased ? 3 : i == 1 ? 2 : 0)));
         model_free(m);
     }
 }

@@ -162,11 +162,14 @@ static enum status parse_attention(const json_t *j, const char *where, const str
 
 /* Products that are not as ours: with a bias, or cut into parts whose sums are rounded one by one. */
 static enum status refuse_other_products(const json_t *j, const char *where, struct err *e) {
-    bool bias = false;
+    static const char *const biases[] = {"mlp_bias", "attention_out_bias"};
+    for (size_t i = 0; i < ARRAY_LEN(biases); i++) {
+        bool bias = false;
+        TRY(js_opt_bool(j, where, biases[i], &bias, e));
+        if (bias) return FAIL(e, ST_UNSUPPORTED, "%s: %s: true is not supported", where, biases[i]);
+    }
     int64_t parts = 1;
-    TRY(js_opt_bool(j, where, "mlp_bias", &bias, e));
     TRY(js_opt_i64(j, where, "pretraining_tp", &parts, e));
-    if (bias) return FAIL(e, ST_UNSUPPORTED, "%s: mlp_bias: true is not supported", where);
     if (parts == 1) return ST_OK;
     return FAIL(e, ST_UNSUPPORTED, "%s: pretraining_tp: %lld is not supported, expected 1", where, (long long)parts);
 }

@@ -720,6 +720,8 @@ static void test_bad_config(void **state) {
         {"Qwen3ForCausalLM\"],", "LlamaForCausalLM\"],\"attention_bias\":true,", ST_UNSUPPORTED,
          "attention_bias: true"},
         {"Qwen3ForCausalLM\"],", "LlamaForCausalLM\"],\"mlp_bias\":true,", ST_UNSUPPORTED, "mlp_bias: true"},
+        {"Qwen3ForCausalLM\"],", "SeedOssForCausalLM\"],\"attention_out_bias\":true,", ST_UNSUPPORTED,
+         "attention_out_bias: true"},
         {"Qwen3ForCausalLM\"],", "LlamaForCausalLM\"],\"pretraining_tp\":2,", ST_UNSUPPORTED, "pretraining_tp: 2"},
         {"Qwen3ForCausalLM\"],", "MistralForCausalLM\"],\"sliding_window\":64,", ST_UNSUPPORTED, "sliding_window: 64"},
         {"Qwen3ForCausalLM\"],", "Qwen2ForCausalLM\"],\"attention_bias\":false,", ST_UNSUPPORTED,

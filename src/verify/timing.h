@@ -4,11 +4,11 @@
 
 #include "verify/verify.h"
 
-/* One of each so many timed sets is of another family than shipped inputs, where the reference stands that: the clock's
- * calls would otherwise be known for their inputs' distribution. Half of the others are touched, where one element can
- * be made to show: as the problem makes them but for one element of one input. Who looks at a part of the inputs, and
- * sees that they are as usual, has not looked at that one; and they take no other time. Which sets those are is secret.
- */
+/* Every OTHER_TIMED-th timed set is of another family than shipped inputs, if the reference tolerates that family.
+ * Otherwise an answer could recognise the clock's calls by the distribution of their inputs. Half of the remaining sets
+ * are touched: the problem made them, and then one element of one input was changed so that the output shows it. An
+ * answer that samples a part of the inputs, finds them as usual and skips its work misses that element. A touched set
+ * takes as long as any other. Which sets are changed is secret. */
 enum { OTHER_TIMED = 4 };
 
 /* How a pair of answer and reference is timed. Whatever the method: our own clock, the two in turns, inputs that

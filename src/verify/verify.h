@@ -203,8 +203,8 @@ struct verify_item {
     const char *source;     /* the C translation unit; NULL: NO_KERNEL */
     bool again;             /* true: it is judged although an equal answer has a verdict, as for a second measurement */
     struct verdict verdict; /* out */
-    /* Called with the item by who has its verdict before the batch is over, as for ModelNew answers, one by one, on
-     * other backends it is not; in the caller's thread. NULL: nobody wants to know. */
+    /* The verifier calls this in the caller's thread as soon as the item's verdict is known. Backends that judge a
+     * batch as a whole (C answers) never call it; ModelNew answers are judged one by one. NULL: no callback. */
     void (*judged)(void *ctx, struct verify_item *item);
     void *judged_ctx;
     const char *place; /* where the answer stands in a run, as text that is like no other's; NULL: nowhere */

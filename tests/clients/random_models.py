@@ -89,6 +89,17 @@ MODELS = {
         shape(120, 33, 52, 2, 4, 2, 12, dict(rope_type="default", rope_theta=1e6), sliding_window=None),
         lora(r=5, lora_alpha=2.5),
     ),
+    "seed_oss": (
+        "SeedOss",
+        # Its own pad_token_id is 1, whose embedding transformers would not train.
+        shape(
+            *(113, 28, 45, 3, 6, 2, 10),
+            dict(rope_type="default", rope_theta=1e7),
+            attention_bias=True,
+            pad_token_id=None,
+        ),
+        lora(r=3),
+    ),
     "qwen3_yarn": ("Qwen3", shape(101, 26, 35, 3, 3, 1, 18, YARN), lora(r=2)),
 }
 

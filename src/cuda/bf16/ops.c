@@ -343,7 +343,8 @@ void bf16_linear(struct cuda_backend *c, struct tensor y, struct tensor x, const
     weight_product(c, "linear", p, &own, w);
 }
 
-/* In one kernel where the own one does the product of few rows, its bits being those of both ops. */
+/* The two ops are fused only where our kernel for few rows would do the product anyway. The result has the bits of the
+ * two ops. */
 void bf16_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor x,
                         const struct weight *w) {
     ASSERT(y.rows == x.rows && gu.rows == x.rows && gu.cols == w->N && 2 * y.cols == w->N && x.cols == w->K);

@@ -1,5 +1,5 @@
-/* SwiGLU over many rows where LoRA is part of what it reads: the gates with LoRA in them are written, where they are
- * asked for, as they pass. */
+/* This kernel computes SwiGLU over many rows and adds LoRA's part to the gates on the fly. The updated gates are stored
+ * only when the backward pass needs them. */
 #include "cuda/shared/async.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, BLOCK_N = 32 * WARPS, STAGES = 2 };

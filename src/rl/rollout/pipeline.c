@@ -169,7 +169,7 @@ static enum status read_tables(const struct st_file *f, const char *path, struct
     return ST_OK;
 }
 
-/* What has been taken from the tables; every take checks that it is there. */
+/* The cursor holds the read positions in the loaded tensors. Each read checks that the tensor is long enough. */
 struct table_cursor {
     int64_t at[TENSORS];
 };

@@ -81,8 +81,8 @@ struct torch_process {
     json_t *segments;         /* GPU: blocks of the answer's memory, and how another process opens them, as the last
                                * reply to "ready" has them. NULL: there was no such reply. */
     enum memory_state memory; /* GPU: how the referee looks at the memory of the answer. */
-    bool own_streams;         /* GPU, true: the answer has worked on streams of its own, so that each of its calls is
-                               * waited for. */
+    bool own_streams;         /* GPU, true: the answer has worked on streams of its own. The judge then synchronises
+                               * the device after each of its calls. */
 };
 
 /* How far an answer has come. The process of a reference stays in PHASE_TRIALS. */
