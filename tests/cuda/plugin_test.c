@@ -939,8 +939,8 @@ int main(int argc, char **argv) {
         return fprintf(stderr, "%s: %s\n", argv[1], msg), 2;
     printf("%s\n", gpu->name);
     test_opening(open_plugin);
-    test_experts(gpu);
     const bool emulated = strstr(gpu->name, "emulated") != NULL;
+    test_experts(gpu, emulated);
     if (emulated) test_faults_of_opening(open_plugin);
     test_memory(gpu);
     report("more indices than the ring holds, without a sync between", gathers_right(gpu, 16384, 250));

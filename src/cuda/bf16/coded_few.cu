@@ -21,7 +21,7 @@ enum { PAIRS = 256, PAIR_COPIES = 16 /* so that lanes read different banks */ };
  * whether four strips multiply together, as a warpgroup, which pays for more than 16 rows of x: it takes half the time,
  * runs beside the decoding of the next panel, and reads x itself. */
 template <int NT, int TEAM> struct of_kernel {
-    enum { GROUPS = TEAM == 1 && NT > 2, STRIPS = GROUPS ? 20 : TEAM == 1 ? 18 : TEAM == 2 ? 5 : TEAM == 3 ? 3 : 2 };
+    enum { GROUPS = TEAM == 1 && NT > 2, STRIPS = GROUPS ? 20 : TEAM == 1 ? 18 : TEAM == 3 ? 3 : 2 };
     enum { THREADS = (STRIPS * TEAM + 1) * LANES_OF_WARP, SLICE = TEAM == 1 ? 2 : 4 };
 };
 
@@ -386,11 +386,10 @@ static int start_teams(const struct cu_dev *d, struct coded_few &g, const struct
     const int64_t each = ceil_div(g.all_strips * f->few.parts, d->sm_count), waves = ceil_div(each, most);
     g.strips = (int)ceil_div(each, waves);
     while (ceil_div(g.all_strips, g.strips) * f->few.parts > waves * d->sm_count && g.strips < most) g.strips++;
-    if (g.strips > of_kernel<NT, 2>::STRIPS) g.strips = (int)ceil_div(g.strips, together) * together;
+    if (g.strips > of_kernel<NT, 3>::STRIPS) g.strips = (int)ceil_div(g.strips, together) * together;
     g.blocks = (int)ceil_div(g.all_strips, g.strips);
     if (g.strips <= of_kernel<NT, 5>::STRIPS) return start<NT, FORMAT, 5>(d, g, f);
     if (g.strips <= of_kernel<NT, 3>::STRIPS) return start<NT, FORMAT, 3>(d, g, f);
-    if (g.strips <= of_kernel<NT, 2>::STRIPS) return start<NT, FORMAT, 2>(d, g, f);
     return start<NT, FORMAT, 1>(d, g, f);
 }
 
