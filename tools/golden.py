@@ -99,7 +99,8 @@ def fill(source, adapter, target):
     for i, x in enumerate(ids):
         logits = tuned(x[None]).logits[0]
         logp = log_probabilities(logits, x)
-        advantage = torch.randn(len(x) - 1)
+        # Of both signs, but not such that the loss is close to 0, where a relative error of it says nothing.
+        advantage = torch.randn(len(x) - 1) + 1
         loss = loss - (advantage * logp).sum()
         out |= {f"lora_logits_{i}": logits.detach(), f"lora_logp_{i}": logp.detach(), f"adv_{i}": advantage}
     loss.backward()

@@ -90,7 +90,11 @@ class Client:
                 jobs[job["index"]] = job
             after = page["next"]
             if page["done"]:
-                return [job for job in jobs if job is not None]
+                break
+        whole = [job for job in jobs if job is not None]
+        if len(whole) != len(jobs):
+            raise Error(410, f"{len(jobs) - len(whole)} jobs of {name} are gone")
+        return whole
 
     def problems(self, source: Optional[str] = None) -> List[Dict[str, Any]]:
         """Keys, levels and splits of the problems."""

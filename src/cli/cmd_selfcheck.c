@@ -307,8 +307,10 @@ static enum status check_grads(struct check *c, const struct model *m, const str
         if (!(d <= worst)) where = p[i].name;
         worst = worse(worst, d);
     }
-    /* An expert's gradient in bf16 is a sum over few rows. */
-    const double limit = limit_of(c, 1e-4, c->exact ? 0.1 : 0.05);
+    /* An expert's gradient in bf16 is a sum over few rows. On a GPU the worst of them errs by up to 0.06, on the CPU by
+     * less than the limit of dense models. */
+    const bool wide = c->exact && strncmp(c->be->name, "cpu", 3) != 0;
+    const double limit = limit_of(c, 1e-4, wide ? 0.1 : 0.05);
     verdict(c, arena_printf(&c->arena, "%s (%d tensors)", prefix, n), worst, limit);
     if (!(worst <= limit)) printf("    worst in %s\n", where);
     return ST_OK;
@@ -354,7 +356,7 @@ static enum status check_lora(struct check *c, struct model *m, struct err *e) {
     float *logp = arena_array(&c->arena, float, b.N), *g = arena_array(&c->arena, float, b.N);
     TRY(hold_experts(c, m, &b, e));
     TRY(model_forward(m, &b, logp, NULL, NULL, e));
-    double worst = 0, loss = 0, squares = 0;
+    double worst = 0, loss = 0;
     int64_t at = 0;
     for (int i = 0; i < c->n_seq; i++) {
         const int64_t n = c->len[i] - 1;
@@ -363,9 +365,7 @@ static enum status check_lora(struct check *c, struct model *m, struct err *e) {
         TRY(read_floats(c, indexed(c, "adv", i), n, &adv, e));
         worst = worse(worst, relative_diff(logp + at, want, n));
         for (int64_t j = 0; j < n; j++) {
-            const double term = (double)adv[j] * (double)want[j];
             loss -= (double)adv[j] * (double)logp[at + j];
-            squares += term * term;
             g[at + j] = -adv[j];
         }
         at += n;
@@ -374,10 +374,7 @@ static enum status check_lora(struct check *c, struct model *m, struct err *e) {
     float *want_loss;
     TRY(read_floats(c, "loss", 1, &want_loss, e));
     MEASURE(c, "loss", "value", loss, "expected", (double)*want_loss, NULL, 0);
-    /* The terms have both signs, so that their sum may be close to 0: then the error is measured by the size of a sum
-     * of such terms with random signs. */
-    const double size = fmax(fabs((double)*want_loss), sqrt(squares));
-    verdict(c, "loss", fabs(loss - (double)*want_loss) / size, limit_of(c, 1e-4, 0.01));
+    verdict(c, "loss", fabs(loss - (double)*want_loss) / fabs((double)*want_loss), limit_of(c, 1e-4, 0.01));
     TRY(model_backward(m, &b, g, e));
 
     int n;

@@ -462,6 +462,26 @@ static const struct serve_command_options usual = {
     .drain_s = 30,
     .verify = {.jobs = "verify-jobs.sqlite", .max_jobs = 10000, .problems = SERVE_PROBLEMS_AUTO}};
 
+/* Refuses a flag that means nothing to what is served. Returns 0, or the exit code. */
+static int check_flags(const struct args *given, const struct serve_command_options *o) {
+    static const char *const of_verdicts[] = {"verify-config", "verify-backend", "problem-source", "problems",
+                                              "jobs",          "max-jobs",       "verify-hosts",   "verify-class"};
+    static const char *const of_model[] = {"adapter",       "alias",          "max-adapters", "renderer",
+                                           "thinking",      "reasoning",      "embeddings",   "device",
+                                           "logprobs-mode", "dtype",          "base-dtype",   "kv-memory",
+                                           "max-batch",     "prefill-tokens", "threads",      "adapter-dir"};
+    if (!o->model && !o->verify.only) return args_wrong(&serve_command, given, "--model is needed");
+    if (o->model && o->verify.only)
+        return args_wrong(&serve_command, given, "--verify-only: there is no model with it; --verify has both");
+    for (size_t i = 0; i < ARRAY_LEN(of_verdicts) && !o->verify.on && !o->verify.only; i++)
+        if (args_has(&serve_command, given, of_verdicts[i]))
+            return args_wrong(&serve_command, given, "--%s means nothing without --verify", of_verdicts[i]);
+    for (size_t i = 0; i < ARRAY_LEN(of_model) && o->verify.only; i++)
+        if (args_has(&serve_command, given, of_model[i]))
+            return args_wrong(&serve_command, given, "--%s means nothing with --verify-only", of_model[i]);
+    return 0;
+}
+
 int cmd_serve(int argc, char **argv) {
     const struct args_command *c = &serve_command;
     struct serve_command_options *o = xmalloc(sizeof *o);
@@ -481,11 +501,7 @@ int cmd_serve(int argc, char **argv) {
         o->serve = serve_defaults;
         if (file.argc > 0 ? !args_parse(c, file.argc, file.argv, o, &given) : !args_parse(c, argc, argv, o, &given))
             code = given.code;
-        else if (!o->model && !o->verify.only)
-            code = args_wrong(c, &given, "--model is needed");
-        else if (o->model && o->verify.only)
-            code = args_wrong(c, &given, "--verify-only: there is no model with it; --verify has both");
-        else
+        else if ((code = check_flags(&given, o)) == 0)
             code = run(o, &e) == ST_OK ? 0 : args_report(&e);
     }
     args_file_free(&file);

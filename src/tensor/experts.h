@@ -7,21 +7,25 @@
  * product with its matrix is a product of those rows. Everything that the structs here point at is device memory, so a
  * backend need not tell the host which experts were chosen.
  *
- * route             of the logits [T,E], float32: the k largest, of equal ones the lower id. With m the largest of the
- *                   row, p_e = exp_f32(l_e - m) / s, s being their sum over the row (16 lanes, ops.h); the weight of a
- *                   chosen expert is p_e, or, where normalised, p_e / (the sum of the chosen ones' p, by ascending id).
- *                   Fills in all of the routing. given: r->expert has the choices, which are taken as they are.
- * route_grad        d loss / d logits, [T,E], overwritten, for dweight [T,k], d loss / d weight. Where normalised, with
- *                   w the weights and c = sum_j dweight_j w_j (j ascending): w_e (dweight_e - c) for the chosen, else
- *                   0. Otherwise p_e (dweight_e - c) with c = sum_j dweight_j p_j, dweight_e being 0 for those that
- * were not chosen. rows_of           the places whose rows are in [row, row + n), for each expert. gather y[place] =
- * x[row of the place]. linear            rows lo[e] to hi[e] of y, with w[e], for each expert e: scale (x W^T), the
- * bits of linear and then one multiplication; or, where it accumulates, linear that begins at y (scale is 1 then).
- * Other rows stay as they are. linear_dx         the same with linear_dx. linear_dw         linear_dw over the places
- * of each expert, into dw + e * stride. combine           y[t] begins at z[t] (z.data NULL: at 0; y may be z), then, j
- * ascending: y = fma(weight_j, o[place], y), or without weights y = y + o[place]. dot               dweight[pair] =
- * <a[place], b[place]>: 16 lanes of fused multiply-adds, folded as in ops.h. scale             x[place] *=
- * weight[pair]. */
+ * - route: of the logits [T,E], float32, the k largest; of equal ones the lower id. With m the largest of the row,
+ *   p_e = exp_f32(l_e - m) / s, s being their sum over the row (16 lanes, ops.h). The weight of a chosen expert is p_e,
+ *   or, where normalised, p_e / (the sum of the chosen ones' p, by ascending id). It fills in all of the routing.
+ * given: r->expert has the choices, which are taken as they are.
+ * - route_grad: d loss / d logits, [T,E], overwritten, for dweight [T,k], d loss / d weight. Where normalised, with w
+ * the weights and c = sum_j dweight_j w_j (j ascending), it is w_e (dweight_e - c) for the chosen, else 0. Otherwise it
+ * is p_e (dweight_e - c) with c = sum_j dweight_j p_j, and dweight_e is 0 for those that were not chosen.
+ * - rows_of: the places whose rows are in [row, row + n), for each expert.
+ * - gather: y[place] = x[row of the place].
+ * - linear: for each expert e, rows lo[e] to hi[e] of y are scale (x W^T) with w[e]: a product, and then one
+ *   multiplication. Where it accumulates, the product begins at y, and scale is 1. Other rows stay as they are. A row's
+ *   bits depend on that row and on w[e] alone. They are those of the backend's linear, but for bfloat16 on a GPU with
+ *   cuBLASLt, whose products sum in another order.
+ * - linear_dx: the same with linear_dx.
+ * - linear_dw: linear_dw over the places of each expert, into dw + e * stride.
+ * - combine: y[t] begins at z[t] (z.data NULL: at 0; y may be z). Then, j ascending, y = fma(weight_j, o[place], y), or
+ *   without weights y = y + o[place].
+ * - dot: dweight[pair] = <a[place], b[place]>: 16 lanes of fused multiply-adds, folded as in ops.h.
+ * - scale: x[place] *= weight[pair]. */
 #ifndef KERNELRL_TENSOR_EXPERTS_H
 #define KERNELRL_TENSOR_EXPERTS_H
 

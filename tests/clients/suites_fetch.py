@@ -2,6 +2,7 @@
 """suites_fetch.py DIR: unpacks into DIR the server tests of vLLM and of llama.cpp, which lie in source packages of
 Python's index: nothing of them is kept here. Packages that are in DIR already are not fetched again."""
 
+import hashlib
 import html
 import os
 import re
@@ -37,9 +38,15 @@ def fetch(folder, package, release, wanted):
     with urllib.request.urlopen(page, timeout=60) as reply:
         links = [html.unescape(x) for x in re.findall(r'href="([^"]+)"', reply.read().decode())]
     link = next(x for x in links if urllib.parse.urlparse(x).path.endswith("/" + name + ".tar.gz"))
+    seen = hashlib.sha256()
     with urllib.request.urlopen(urllib.parse.urljoin(page, link), timeout=600) as reply, open(archive, "wb") as out:
         while part := reply.read(1 << 20):
             out.write(part)
+            seen.update(part)
+    wanted_hash = urllib.parse.urlparse(link).fragment.removeprefix("sha256=")
+    if wanted_hash != seen.hexdigest():
+        os.unlink(archive)
+        sys.exit(f"{name}: the index says sha256 {wanted_hash or 'nothing'}, and {seen.hexdigest()} came")
     with tarfile.open(archive) as tar:
         members = [m for m in tar.getmembers() if m.isfile() and any(w in m.name for w in wanted)]
         tar.extractall(folder, members, filter="data")

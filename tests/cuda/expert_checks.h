@@ -109,10 +109,12 @@ static bool experts_as_on_cpu(struct backend *cpu, struct backend *gpu, int64_t 
     return ok;
 }
 
-/* In bfloat16, with results in it and in float32, added to what is there and not, forth and back: what linear and
- * linear_dx give of an expert's rows. */
-static bool experts_as_linear(struct backend *gpu, int64_t T, int64_t E, int64_t k, int64_t N, int64_t depth) {
-    enum { WAYS = 4 };
+/* In bfloat16, with results in it and in float32, added to what is there and not, forth and back: the products of all
+ * rows have the bits of those of each row of x alone and, where `as_linear`, of what linear and linear_dx give of an
+ * expert's rows. */
+static bool experts_by_row(struct backend *gpu, int64_t T, int64_t E, int64_t k, int64_t N, int64_t depth,
+                           bool as_linear) {
+    enum { WAYS = 4, ALL = 0, ALONE = 1, LINEAR = 2 };
     const int64_t P = T * k;
     struct rng rng = rng_make(91, (uint64_t)(T + E));
     struct err e;
@@ -133,6 +135,7 @@ static bool experts_as_linear(struct backend *gpu, int64_t T, int64_t E, int64_t
     gpu->mem_put(gpu, dx, x, (size_t)(P * (N + depth)) * 2);
     const struct routing r = routing_in(memory, T, E, k);
     gpu->experts->route(gpu, &r, tensor_full(dl, T, E), true, false);
+    struct expert_places alone = {gpu->mem_alloc(gpu, (size_t)E * 4), gpu->mem_alloc(gpu, (size_t)E * 4)};
     int32_t *begin = xmalloc((size_t)(E + 1) * sizeof *begin);
     gpu->mem_get(gpu, begin, r.begin, (size_t)(E + 1) * sizeof *begin);
     const struct tensor in = tensor_of(dx, DT_BF16, P, depth),
@@ -142,15 +145,21 @@ static bool experts_as_linear(struct backend *gpu, int64_t T, int64_t E, int64_t
         const bool narrow = way & 1, adds = way & 2, is_back = way & 4;
         const int64_t cols = is_back ? depth : N;
         const size_t bytes = (size_t)(P * cols) * (narrow ? 2 : 4);
-        char *got[2];
-        for (int i = 0; i < 2; i++) {
+        char *got[3] = {NULL, NULL, NULL};
+        for (int i = ALL; i <= (as_linear ? LINEAR : ALONE); i++) {
             void *out = gpu->mem_alloc(gpu, bytes);
             const struct tensor y = tensor_of(out, narrow ? DT_BF16 : DT_F32, P, cols);
             gpu->mem_zero(gpu, out, bytes);
             if (adds && cols <= N + depth && narrow) gpu->mem_copy(gpu, out, dx, bytes);
-            if (i == 0 && is_back) gpu->experts->linear_dx(gpu, y, back, w, E, routing_places(&r), 1, adds);
-            if (i == 0 && !is_back) gpu->experts->linear(gpu, y, in, w, E, routing_places(&r), 1, adds);
-            for (int64_t j = 0; i == 1 && j < E; j++) {
+            for (int64_t t = 0; i < LINEAR && t < (i == ALL ? 1 : T); t++) {
+                if (i == ALONE) gpu->experts->rows_of(gpu, alone, &r, t, 1);
+                const struct expert_places at = i == ALL ? routing_places(&r) : alone;
+                if (is_back)
+                    gpu->experts->linear_dx(gpu, y, back, w, E, at, 1, adds);
+                else
+                    gpu->experts->linear(gpu, y, in, w, E, at, 1, adds);
+            }
+            for (int64_t j = 0; i == LINEAR && j < E; j++) {
                 const int64_t n = begin[j + 1] - begin[j];
                 if (n == 0) continue;
                 if (is_back)
@@ -163,22 +172,25 @@ static bool experts_as_linear(struct backend *gpu, int64_t T, int64_t E, int64_t
             ok &= gpu->sync(gpu, &e) == ST_OK;
             gpu->mem_free(gpu, out);
         }
-        const bool same = memcmp(got[0], got[1], bytes) == 0;
-        if (!same) printf("  way %d\n", way);
-        ok &= same;
-        free(got[0]);
-        free(got[1]);
+        for (int i = ALONE; i <= LINEAR && got[i]; i++) {
+            const bool same = memcmp(got[ALL], got[i], bytes) == 0;
+            if (!same) printf("  way %d, %s\n", way, i == ALONE ? "each row alone" : "linear");
+            ok &= same;
+        }
+        for (int i = ALL; i <= LINEAR; i++) free(got[i]);
     }
     for (int64_t i = 0; i < E; i++) gpu->weight_free(gpu, &w[i]);
     gpu->mem_free(gpu, dl);
     gpu->mem_free(gpu, memory);
     gpu->mem_free(gpu, dx);
+    gpu->mem_free(gpu, alone.lo);
+    gpu->mem_free(gpu, alone.hi);
     free(begin), free(l), free(x), free(m), free(w);
     return ok;
 }
 
-/* cuBLASLt's products of a card sum k in another order than the experts' own kernel, so that only the emulated device
- * has the bits of `linear`. On a card `selfcheck onpolicy` shows that an expert's rows do not depend on each other. */
+/* On a card, cuBLASLt's products sum k in another order than the experts' own kernel, so that only the emulated device
+ * has the bits of `linear`. */
 static void test_experts(struct backend *gpu, bool emulated) {
     struct backend *cpu;
     struct err e;
@@ -191,9 +203,9 @@ static void test_experts(struct backend *gpu, bool emulated) {
     report("one row, one expert, and more experts than rows",
            experts_as_on_cpu(cpu, gpu, 1, 1, 1, 16, 16, true) & experts_as_on_cpu(cpu, gpu, 3, 130, 8, 16, 24, false));
     report("more experts than a launch takes", experts_as_on_cpu(cpu, gpu, 30, 300, 4, 8, 16, true));
-    if (emulated)
-        report("experts in bfloat16 as linear has each one's rows",
-               experts_as_linear(gpu, 50, 6, 2, 48, 64) & experts_as_linear(gpu, 5, 40, 4, 24, 40));
+    report(emulated ? "experts in bfloat16 as each row alone, and as linear has each one's rows"
+                    : "experts in bfloat16 as each row alone",
+           experts_by_row(gpu, 50, 6, 2, 48, 64, emulated) & experts_by_row(gpu, 5, 40, 4, 24, 40, emulated));
     cpu->close(cpu);
 }
 

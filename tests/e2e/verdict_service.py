@@ -13,20 +13,9 @@ import time
 import urllib.error
 import urllib.request
 
-RELU = "void kernel(const float *restrict x, float *restrict out) {\n    for (size_t i = 0; i < X_N; i++) %s;\n}\n"
-GOOD = RELU % "out[i] = x[i] > 0 ? x[i] : 0"
-WRONG = RELU % "out[i] = x[i]"
+from verify_lines import GOOD, PROBLEM, WRONG
+
 QUICK = {"measure": False, "trials": 2}
-PROBLEM = """import torch
-import torch.nn as nn
-class Model(nn.Module):
-    def forward(self, x):
-        return x.clamp(min=%s)
-def get_inputs():
-    return [torch.randn(64, 64)]
-def get_init_inputs():
-    return []
-"""
 
 
 class Server:

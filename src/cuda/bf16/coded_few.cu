@@ -18,8 +18,8 @@
 enum { MOST_STAGES = 16, LANES_OF_WARP = 32, BARRIER_BYTES = 2 << 10 };
 enum { PAIRS = 256, PAIR_COPIES = 16 /* so that lanes read different banks */ };
 /* What a kernel's blocks have: strips at most, by the warps of a team (registers bind), and panels of a slice. GROUPS:
- * whether four strips multiply together, as a warpgroup, which pays for more than 16 rows of x: it takes half the time,
- * runs beside the decoding of the next panel, and reads x itself. */
+ * whether four strips multiply together, as a warpgroup, which pays for more than 16 rows of x: its products take half
+ * the time, read x themselves, and run while other warpgroups decode. */
 template <int NT, int TEAM> struct of_kernel {
     enum { GROUPS = TEAM == 1 && NT > 2, STRIPS = GROUPS ? 20 : TEAM == 1 ? 18 : TEAM == 3 ? 3 : 2 };
     enum { THREADS = (STRIPS * TEAM + 1) * LANES_OF_WARP, SLICE = TEAM == 1 ? 2 : 4 };
