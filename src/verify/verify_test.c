@@ -1,6 +1,7 @@
 /* The whole verifier on the table of hostile, broken and good answers in tests/verify. One batch: each gets its own
  * outcome and none disturbs the next. Needs PyTorch and bubblewrap; says so and skips where they are missing. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -347,10 +348,10 @@ static void test_turns(void **state) {
     free(code);
 }
 
-/* ---- a reference that is slowed while the answer stands still ---- */
+/* ---- a reference that is slowed while an answer lives ---- */
 
-/* Name, state and parent of a process. False: there is none. */
-static bool look_at(long pid, char name[32], char *state, long *parent) {
+/* Name and parent of a process. False: there is none. */
+static bool look_at(long pid, char name[32], long *parent) {
     char path[64], text[400];
     snprintf(path, sizeof path, "/proc/%ld/stat", pid);
     FILE *f = fopen(path, "re");
@@ -358,49 +359,48 @@ static bool look_at(long pid, char name[32], char *state, long *parent) {
     text[fread(text, 1, sizeof text - 1, f)] = 0;
     fclose(f);
     const char *begin = strchr(text, '('), *end = strrchr(text, ')');
-    if (!begin || !end || sscanf(end + 1, " %c %ld", state, parent) != 2) return false;
+    if (!begin || !end || sscanf(end + 1, " %*c %ld", parent) != 1) return false;
     snprintf(name, 32, "%.*s", (int)(end - begin - 1), begin + 1);
     return true;
 }
 
-/* A process of this name that this one has started, or one that it has started has, and so on; 0: none. */
-static long find_child(const char *wanted, int generations) {
-    long found = 0, up;
-    char name[32], state;
+/* Whether an answer lives: a process called "runner" that this one has started, or one that it has started has, and so
+ * on. */
+static bool answer_lives(void) {
+    bool lives = false;
+    long up;
+    char name[32];
     DIR *all = opendir("/proc");
-    for (const struct dirent *one; all && !found && (one = readdir(all));) {
+    for (const struct dirent *one; all && !lives && (one = readdir(all));) {
         const long pid = strtol(one->d_name, NULL, 10);
-        if (pid <= 0 || !look_at(pid, name, &state, &up) || strncmp(name, wanted, strlen(wanted)) != 0) continue;
-        for (int i = 0; i < generations && up > 1 && !found; i++) {
-            if (up == (long)getpid()) found = pid;
-            if (!look_at(up, name, &state, &up)) break;
+        if (pid <= 0 || !look_at(pid, name, &up) || strncmp(name, "runner", 6) != 0) continue;
+        for (int i = 0; i < 4 && up > 1 && !lives; i++) {
+            lives = up == (long)getpid();
+            if (!look_at(up, name, &up)) break;
         }
     }
     if (all) closedir(all);
-    return found;
+    return lives;
 }
 
+static char slow_flag[64]; /* a file; the reference is slow while there is one */
 static volatile bool over;
 
-/* Lets the worker run for a fifth of the time while the runner stands still. */
-static void *slow_the_worker(void *ignored) {
-    const struct timespec on = {.tv_nsec = 500000}, off = {.tv_nsec = 2000000};
-    const long worker = find_child("python", 1);
-    long runner = 0, parent;
-    while (!over && worker > 0) {
-        char name[32], state = 0;
-        if (runner == 0 || !look_at(runner, name, &state, &parent)) runner = find_child("runner", 4);
-        if (runner > 0 && state == 'T') {
-            kill((pid_t)worker, SIGSTOP);
-            nanosleep(&off, NULL);
-            kill((pid_t)worker, SIGCONT);
-        }
-        nanosleep(&on, NULL);
+/* Makes the reference slow as long as an answer lives. */
+static void *slow_beside_answers(void *ignored) {
+    const struct timespec moment = {.tv_nsec = 500000};
+    while (!over) {
+        if (answer_lives())
+            close(open(slow_flag, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+        else
+            unlink(slow_flag);
+        nanosleep(&moment, NULL);
     }
+    unlink(slow_flag);
     return ignored;
 }
 
-/* The ratio of one more answer that does the same; slowed: beside a reference that is. */
+/* The ratio of one more answer that does the same; slowed: beside a reference that is slow while an answer lives. */
 static double ratio_of(const struct problem *p, bool slowed) {
     static int serial;
     CLEANUP_STR struct str source = STR_INIT;
@@ -412,7 +412,7 @@ static double ratio_of(const struct problem *p, bool slowed) {
     struct err e = {0};
     pthread_t thread;
     over = false;
-    if (slowed) assert_int_equal(pthread_create(&thread, NULL, slow_the_worker, NULL), 0);
+    if (slowed) assert_int_equal(pthread_create(&thread, NULL, slow_beside_answers, NULL), 0);
     const enum status st = verify_batch(verifier, &it, 1, NULL, &e);
     over = true;
     if (slowed) pthread_join(thread, NULL);
@@ -421,9 +421,8 @@ static double ratio_of(const struct problem *p, bool slowed) {
     return it.verdict.speedup;
 }
 
-/* Whatever slows the reference down while an answer stands still, the ratio is that of the reference alone. Other work
- * on the machine slows that down as well, and then what the reference takes alone has that in it. So each try is of a
- * problem of its own, and medians of at least three tries decide. */
+/* Whatever slows the reference down while an answer lives, the ratio is that of the reference alone. Here the slow
+ * reference is 20 times slower or more. Other work on the machine makes ratios differ as well, by less than that. */
 static void test_slowed_reference(void **state) {
     (void)state;
     need_verifier();
@@ -431,15 +430,24 @@ static void test_slowed_reference(void **state) {
     double usual[2 * TRIES], slowed[TRIES];
     char *code = read_fixture("relu.py");
     bool good = false;
+    snprintf(slow_flag, sizeof slow_flag, "/tmp/kernelrl-slow-%ld", (long)getpid());
     for (int i = 0; i < TRIES && !good; i++) {
-        CLEANUP_STR struct str again = STR_INIT;
-        str_addf(&again, "%s\n# %d\n", code, i);
-        const struct problem p = {.key = "relu", .name = "relu", .code = str_c(&again)};
+        CLEANUP_STR struct str slow = STR_INIT;
+        str_addf(&slow,
+                 "%s\n"
+                 "import os, time\n"
+                 "quick = Model.forward\n"
+                 "def slow(self, x): # %d\n"
+                 "    if os.path.exists('%s'): time.sleep(0.005)\n"
+                 "    return quick(self, x)\n"
+                 "Model.forward = slow\n",
+                 code, i, slow_flag);
+        const struct problem p = {.key = "relu", .name = "relu", .code = str_c(&slow)};
         usual[2 * i] = ratio_of(&p, false);
         slowed[i] = ratio_of(&p, true);
         usual[2 * i + 1] = ratio_of(&p, false);
         printf("ratio %.2f and %.2f, with a slowed reference %.2f\n", usual[2 * i], usual[2 * i + 1], slowed[i]);
-        good = i >= 2 && timing_median(slowed, i + 1) < 2 * timing_median(usual, 2 * i + 2);
+        good = i >= 2 && timing_median(slowed, i + 1) < 4 * timing_median(usual, 2 * i + 2);
     }
     free(code);
     assert_true(good);
