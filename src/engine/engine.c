@@ -309,6 +309,11 @@ static bool nothing_left(const struct engine *en, const float *logits) {
     return true;
 }
 
+/* Whether log-probabilities are of another temperature than 1. */
+static bool is_tempered(const struct request *q) {
+    return q->tempered_logprobs && q->params.temperature != 0 && q->params.temperature != 1;
+}
+
 /* Draws the next token of a sample from its row of logits. */
 static bool take_token(struct engine *en, struct flight *f, const float *logits) {
     const struct request *q = &f->t->req;
@@ -320,6 +325,10 @@ static bool take_token(struct engine *en, struct flight *f, const float *logits)
     if (id < 0) return accept_token(en, f, id, logp, entropy);
     if (q->processed_logprobs) {
         sampler_distribution(&en->sampler, from, &q->params, en->distribution);
+        logits = en->distribution;
+    } else if (is_tempered(q)) {
+        const struct sample_params whole = {.temperature = q->params.temperature, .top_p = 1};
+        sampler_distribution(&en->sampler, from, &whole, en->distribution);
         logits = en->distribution;
     }
     logp = logprob_row(logits, en->cfg.V, id, &entropy);
@@ -334,6 +343,7 @@ static bool device_draws(const struct flight *f) {
     if (q->top_logprobs > 0 || q->n_logprob_ids > 0 || processors_wanted(p, f->n)) return false;
     if (p->temperature == 0) return true;
     if (q->processed_logprobs && (p->temperature != 1 || p->min_p > 0)) return false;
+    if (is_tempered(q)) return false;
     return p->top_k == 0 && p->top_p == 1;
 }
 

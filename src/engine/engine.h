@@ -103,6 +103,10 @@ struct request {
      * has -INFINITY. With temperature 0, of the logits after penalties and bias. Those of a prompt stay as they are.
      * Where the temperature is 1 and nothing else changes the distribution, it makes no difference. */
     bool processed_logprobs;
+    /* True: logp, entropy, top_* and id_logp of the tokens drawn are of the distribution at the request's temperature,
+     * over the full vocabulary, after penalties and bias and before top-k, top-p and min-p. With temperature 0 and 1
+     * nothing is divided. Not together with processed_logprobs. */
+    bool tempered_logprobs;
     engine_sink_fn *sink; /* NULL: none */
     void *sink_ctx;
 };

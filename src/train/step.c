@@ -101,6 +101,28 @@ static enum status check_loss(const struct loss_params *p, const struct datum *d
     return ST_OK;
 }
 
+static enum status check_summed(const struct trainer *t, const struct summed_loss *l, const struct datum *d, int at,
+                                struct err *e) {
+    const int64_t n = targets_of(d);
+    if (t->comm->size > 1) return FAIL(e, ST_INVALID, "a summed loss is of one rank alone");
+    if (!isfinite(l->low) || !isfinite(l->high) || !isfinite(l->beta))
+        return FAIL(e, ST_INVALID, "a parameter of the loss is not finite");
+    if (!d->weights || !all_finite(d->weights, n))
+        return FAIL(e, ST_INVALID, "datum %d: a weight or advantage is missing or not finite", at);
+    if (l->kind == SUMMED_CROSS_ENTROPY) return ST_OK;
+    if (targets_a_row(d) > 1)
+        return FAIL(e, ST_INVALID, "datum %d has %d targets a row, which cross_entropy alone takes", at, d->K);
+    if (!d->sampled) return FAIL(e, ST_INVALID, "datum %d: the loss needs the sampler's log-probabilities", at);
+    for (int64_t i = 0; i < n; i++) {
+        const bool counts =
+            d->weights[i] != 0 || l->kind == SUMMED_DRO || (l->kind == SUMMED_GSPO && (!d->mask || d->mask[i] != 0));
+        if (counts && !isfinite(d->sampled[i]))
+            return FAIL(e, ST_INVALID, "datum %d: the sampler's log-probability of token %lld is not finite", at,
+                        (long long)i);
+    }
+    return ST_OK;
+}
+
 /* ---- datums -> micro-batches --------------------------------------------------------------------------------------*/
 
 /* Datums [begin, end) share a prompt and stay together: so many rows. */
@@ -236,13 +258,17 @@ static enum status explain_memory(const struct trainer *t, enum status st, struc
                 (long long)t->train_tokens);
 }
 
-static void datum_grad(const struct train_call *c, const struct datum *d, const struct micro *b, int64_t at,
-                       struct train_stats *s) {
+static enum status datum_grad(const struct train_call *c, const struct datum *d, const struct micro *b, int64_t at,
+                              struct train_stats *s, struct err *e) {
     const struct loss_params likelihood = {.kind = LOSS_CROSS_ENTROPY};
     struct loss_sequence q = {.n = targets_of(d), .logp = b->logp + at, .entropy = b->entropy + at, .adv = d->weights};
+    if (c->summed) {
+        const struct summed_sequence x = {targets_of(d), b->logp + at, d->weights, d->sampled, d->mask};
+        return summed_grad(c->summed, &x, b->g + at, &s->loss.loss, e);
+    }
     if (d->likelihood) {
         loss_grad(&likelihood, &q, d->scale, b->g + at, NULL);
-        return;
+        return ST_OK;
     }
     q.sampled = d->sampled;
     q.old = d->old ? d->old : d->sampled;
@@ -253,6 +279,7 @@ static void datum_grad(const struct train_call *c, const struct datum *d, const 
         if (c->on_policy && q.sampled && !d->stale)
             s->kl_before = fmax(s->kl_before, fabs((double)q.logp[i] - (double)q.sampled[i]));
     }
+    return ST_OK;
 }
 
 static enum status micro_forward(const struct trainer *t, const struct train_call *c, struct micro *b, struct err *e) {
@@ -269,7 +296,8 @@ static enum status micro_losses(const struct train_call *c, const struct datum *
     const double earlier = s->kl_before;
     int64_t at = 0;
     s->kl_before = 0;
-    for (int i = b->begin; i < b->end; at += targets_of(&d[i++])) datum_grad(c, &d[i], b, at, s);
+    for (int i = b->begin; i < b->end; at += targets_of(&d[i++]))
+        if (datum_grad(c, &d[i], b, at, s, e) != ST_OK) return err_note(e, "datum %d", i);
     const bool differs = s->kl_before != 0;
     s->kl_before = fmax(s->kl_before, earlier);
     if (c->on_policy && differs && c->exact)
@@ -453,7 +481,7 @@ static enum status check_datums(const struct trainer *t, const struct train_call
                                 struct err *e) {
     for (int i = 0; i < n; i++) {
         TRY(check_shape(model_cfg(t->model), &d[i], i, e));
-        TRY(check_loss(&c->loss, &d[i], i, e));
+        TRY(c->summed ? check_summed(t, c->summed, &d[i], i, e) : check_loss(&c->loss, &d[i], i, e));
     }
     return ST_OK;
 }
@@ -482,8 +510,11 @@ static uint64_t history_of_call(const struct train_call *c, int64_t train_tokens
         hash = hash_array(x->sampled, R, sizeof *x->sampled, hash);
         hash = hash_array(x->old, R, sizeof *x->old, hash);
         hash = hash_array(x->ref, R, sizeof *x->ref, hash);
+        if (c->summed) hash = hash_array(x->mask, R, sizeof *x->mask, hash);
     }
-    return hash;
+    if (!c->summed) return hash;
+    const double summed[] = {c->summed->kind, c->summed->low, c->summed->high, c->summed->beta};
+    return hash_bytes(summed, sizeof summed, hash);
 }
 
 static uint64_t history_of_step(const struct adamw_config *c, double max_grad_norm, uint64_t hash) {
@@ -509,6 +540,33 @@ enum status train_forward(struct trainer *t, struct model *m, int adapter, const
 }
 
 void train_forget(struct trainer *t) { t->begun = false; }
+
+enum status train_mark_take(struct trainer *t, struct train_mark *out, struct err *e) {
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(t->model);
+    *out = (struct train_mark){t->begun, t->history, NULL};
+    TRY(check_prepared(t, e));
+    if (t->comm->size > 1) return FAIL(e, ST_INVALID, "a mark is of one rank alone");
+    if (!t->begun) return ST_OK;
+    out->sum = xmalloc((size_t)set.n_g * sizeof(float));
+    be->mem_get(be, out->sum, fold_sum(t->sum), (size_t)set.n_g * sizeof(float));
+    return be->sync ? be->sync(be, e) : ST_OK;
+}
+
+enum status train_mark_restore(struct trainer *t, const struct train_mark *k, struct err *e) {
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(t->model);
+    TRY(check_prepared(t, e));
+    if (k->begun) be->mem_put(be, fold_sum(t->sum), k->sum, (size_t)set.n_g * sizeof(float));
+    t->begun = k->begun;
+    t->history = k->history;
+    return be->sync ? be->sync(be, e) : ST_OK;
+}
+
+void train_mark_free(struct train_mark *k) {
+    free(k->sum);
+    k->sum = NULL;
+}
 
 /* Everybody's seconds become known to everybody. */
 static enum status share_times(struct trainer *t, struct err *e) {

@@ -9,6 +9,7 @@
 #include "model/rest.h"
 #include "train/adamw.h"
 #include "train/loss.h"
+#include "train/summed.h"
 
 /* One text. Row t of it is the distribution behind ids[0..t]. Rows [begin, end) predict; R = end - begin. Each of them
  * has K targets: targets[r * K + k] is the k-th one of row begin + r. The arrays are the caller's. */
@@ -25,8 +26,9 @@ struct datum {
     /* [R] log-probabilities of the targets while sampling, at the start of the update (NULL: sampled), and under the
      * reference of a KL term; NULL where the loss does not ask for them. */
     const float *sampled, *old, *ref;
-    double scale; /* factor on its loss: one over the normaliser */
-    bool stale;   /* true: older weights sampled it, so that it is not held to `sampled` */
+    const float *mask; /* [R] of a summed gspo (train/summed.h); NULL: all tokens */
+    double scale;      /* factor on its loss: one over the normaliser; a summed loss has none */
+    bool stale;        /* true: older weights sampled it, so that it is not held to `sampled` */
     /* true: its loss is - weight x logp, whatever the call's, and it is left out of the statistics. For a prompt's own
      * tokens. */
     bool likelihood;
@@ -42,6 +44,10 @@ struct train_stats { /* sums over the datums of calls; zero at first */
 
 struct train_call {
     struct loss_params loss;
+    /* The loss is this one instead, and only its sum is among the statistics. Its datums have targets, weights and
+     * sampled (but for cross_entropy, which alone takes several targets a row), no old, ref and likelihood. Of one rank
+     * alone. NULL: it is `loss`. */
+    const struct summed_loss *summed;
     int64_t step;   /* number of the optimizer step, for messages */
     bool on_policy; /* true: the weights are those that sampled, but for datums that are stale */
     bool exact;     /* true: on_policy, a log-probability other than the sampler's is an error */
@@ -102,6 +108,17 @@ enum status train_forward(struct trainer *t, struct model *m, int adapter, const
                           struct err *e) MUST_USE;
 /* Forgets the gradients since the last step. */
 void train_forget(struct trainer *t);
+/* The gradients since the last step, to come back to when calls that follow fail: a copy on the host, where there are
+ * any. Of one rank and an awake trainer. */
+struct train_mark {
+    bool begun;
+    uint64_t history;
+    float *sum; /* NULL: not begun */
+};
+enum status train_mark_take(struct trainer *t, struct train_mark *out, struct err *e) MUST_USE;
+/* Makes the gradients those of the mark again. */
+enum status train_mark_restore(struct trainer *t, const struct train_mark *k, struct err *e) MUST_USE;
+void train_mark_free(struct train_mark *k); /* zero is fine */
 /* One step of AdamW with the gradients, which begin at zero again behind it. *grad_norm: their L2 norm; where
  * max_grad_norm > 0 and less than that, they are scaled to it. ST_FAILED, and nothing has changed: the norm is not
  * finite. step: for that message. */
