@@ -517,6 +517,50 @@ static void what_is_refused(void **state) {
     engine_close(en);
 }
 
+/* Tempered log-probabilities belong to the whole distribution at the request's temperature: the tokens stay what they
+ * are, filters take nothing away, and without filters they are the processed ones, bit for bit. */
+static void tempered_logprobs(void **state) {
+    (void)state;
+    static const struct sample_params params[] = {
+        {.temperature = 0.6f, .top_p = 1},
+        {.temperature = 1.5f, .top_k = 4, .top_p = 0.7f},
+        {.temperature = 0.9f, .top_k = 12, .top_p = 0.8f, .min_p = 0.05f},
+        {.temperature = 1, .top_k = 4, .top_p = 1},
+        {.temperature = 0, .top_p = 1},
+    };
+    struct engine *en = open_engine(0, 0);
+    for (size_t i = 0; i < ARRAY_LEN(params); i++) {
+        struct request r = plain(1, ANSWER);
+        r.params = params[i];
+        r.params.max_tokens = ANSWER;
+        const float T = r.params.temperature;
+        struct sample bare = run_one(en, &r);
+        r.tempered_logprobs = true;
+        struct sample s = run_one(en, &r);
+        assert_memory_equal(bare.ids, s.ids, ANSWER * sizeof *s.ids);
+        assert_int_equal(memcmp(bare.logp, s.logp, ANSWER * sizeof *s.logp) == 0, T == 0 || T == 1);
+        if (i == 0) {
+            r.tempered_logprobs = false;
+            r.processed_logprobs = true;
+            struct sample processed = run_one(en, &r);
+            assert_same(&processed, &s);
+            sample_free(&processed);
+        }
+        int32_t ids[PROMPT + ANSWER];
+        memcpy(ids, prompt, sizeof prompt);
+        memcpy(ids + PROMPT, s.ids, ANSWER * sizeof *ids);
+        const struct sample_params whole = {.temperature = T == 0 ? 1 : T, .top_p = 1};
+        for (int t = 0; t < ANSWER; t++) {
+            struct by_hand h;
+            work_out(&whole, ids, t, &h);
+            assert_true(fabs((double)s.logp[t] - log(h.p[s.ids[t]])) < 1e-4);
+        }
+        sample_free(&bare);
+        sample_free(&s);
+    }
+    engine_close(en);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
@@ -524,6 +568,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_may_be_drawn),
         cmocka_unit_test(greedy_follows_the_formulas),
         cmocka_unit_test(processed_logprobs),
+        cmocka_unit_test(tempered_logprobs),
         cmocka_unit_test(batch_and_memory_do_not_matter),
         cmocka_unit_test(min_tokens_hold_stops_off),
         cmocka_unit_test(nothing_to_draw),
