@@ -7,16 +7,16 @@ enum { LOGPROBS_FIELDS = 1 };
 
 /* ---- ForwardBackwardOutput ----------------------------------------------------------------------------------------*/
 
-static int64_t shown_width(const struct wire_output_datum *d) { return d->width > 1 ? d->width : 1; }
+static int64_t cells_of(const struct wire_output_datum *d) { return d->rows * (d->width > 0 ? d->width : 1); }
 
 /* A BatchedTensor of the log-probabilities of datums [begin, end), all of one width. */
 static void put_batched(struct str *out, const struct wire_output_datum *d, int begin, int end) {
     CLEANUP_STR struct str data = STR_INIT, offsets = STR_INIT;
-    const int64_t width = shown_width(&d[begin]);
+    const int64_t width = d[begin].width;
     int64_t at = 0;
     str_add(&offsets, (const char *)&at, sizeof at);
     for (int i = begin; i < end; i++) {
-        const size_t bytes = (size_t)(d[i].rows * width) * sizeof(float);
+        const size_t bytes = (size_t)cells_of(&d[i]) * sizeof(float);
         if (bytes > 0) str_add(&data, (const char *)d[i].logp, bytes);
         at += (int64_t)bytes;
         str_add(&offsets, (const char *)&at, sizeof at);
@@ -24,7 +24,7 @@ static void put_batched(struct str *out, const struct wire_output_datum *d, int 
     proto_put_bytes(out, 1, data.p, data.len);
     proto_put_bytes(out, 2, offsets.p, offsets.len);
     proto_put_varint(out, 3, WIRE_F32);
-    if (width > 1) proto_put_i64s(out, 4, &width, 1);
+    if (width > 0) proto_put_i64s(out, 4, &width, 1);
 }
 
 static void put_record(struct str *out, const struct wire_output *o, int begin, int end) {
@@ -41,7 +41,7 @@ static void put_record(struct str *out, const struct wire_output *o, int begin, 
 void wire_put_output(struct str *out, const struct wire_output *o) {
     proto_put_text(out, 1, o->type);
     for (int begin = 0, end; begin < o->n; begin = end) {
-        for (end = begin + 1; end < o->n && shown_width(&o->datum[end]) == shown_width(&o->datum[begin]);) end++;
+        for (end = begin + 1; end < o->n && o->datum[end].width == o->datum[begin].width;) end++;
         put_record(out, o, begin, end);
     }
     for (int i = 0; i < o->n_metrics; i++) {
@@ -100,8 +100,8 @@ static enum status split(struct output_reader *r, const struct proto *m, const s
         memcpy(&to, b->offsets.bytes + (size_t)(i + 1) * sizeof to, sizeof to);
         if (to < from || to > (int64_t)b->data.n || (to - from) % (width * (int64_t)sizeof(float)) != 0)
             return FAIL(e, ST_PARSE, "%s: offset %lld leads out of the data, or into a row", m->name, (long long)i + 1);
-        r->datum[r->n++] =
-            (struct wire_output_datum){data + from / 4, (to - from) / (width * (int64_t)sizeof(float)), width};
+        r->datum[r->n++] = (struct wire_output_datum){data + from / 4, (to - from) / (width * (int64_t)sizeof(float)),
+                                                      b->nd == 1 ? width : 0};
     }
     if (from != (int64_t)b->data.n) return FAIL(e, ST_PARSE, "%s: the offsets do not end with the data", m->name);
     return ST_OK;

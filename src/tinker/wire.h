@@ -59,8 +59,8 @@ enum status wire_read_request(const void *body, size_t n, struct arena *a, struc
 
 /* ForwardBackwardOutput: log-probabilities of each datum, and sums. */
 struct wire_output_datum {
-    const float *logp; /* [rows, width] */
-    int64_t rows, width;
+    const float *logp;   /* [rows, width] */
+    int64_t rows, width; /* width 0: a vector, [rows] */
 };
 struct wire_metric {
     const char *name; /* with its reduction: "loss:sum" */
@@ -73,7 +73,7 @@ struct wire_output {
     const struct wire_metric *metric; /* [n_metrics] */
     int n_metrics;
 };
-/* Appends the message. Neighbours with a width (0 and 1: a vector) share a record. */
+/* Appends the message. Neighbours of one width share a record. */
 void wire_put_output(struct str *out, const struct wire_output *o);
 /* Reads what has only the field "logprobs", in float32. */
 enum status wire_read_output(const void *body, size_t n, struct arena *a, struct wire_output *out,

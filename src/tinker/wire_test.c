@@ -301,7 +301,7 @@ static void test_output(void **state) {
     (void)state;
     CLEANUP_STR struct str want = bytes_of(OUTPUT), got = STR_INIT, more = STR_INIT;
     const float logp[] = {-1, -2, -3, -4, -5, -6};
-    const struct wire_output_datum one = {logp, 2, 1};
+    const struct wire_output_datum one = {logp, 2, 0};
     const struct wire_metric metric = {"loss:sum", 2};
     wire_put_output(&got, &(struct wire_output){"X", &one, 1, &metric, 1});
     assert_int_equal(got.len, want.len);
@@ -310,15 +310,15 @@ static void test_output(void **state) {
     arena_reset(&memory);
     assert_int_equal(wire_read_output(want.p, want.len, &memory, &o, &e), ST_OK);
     assert_string_equal(o.type, "X");
-    assert_true(o.n == 1 && o.datum[0].rows == 2 && o.datum[0].width == 1 && o.datum[0].logp[1] == -2);
+    assert_true(o.n == 1 && o.datum[0].rows == 2 && o.datum[0].width == 0 && o.datum[0].logp[1] == -2);
     assert_true(o.n_metrics == 1 && o.metric[0].value == 2);
     assert_string_equal(o.metric[0].name, "loss:sum");
     /* another width begins a record of its own */
-    const struct wire_output_datum mixed[] = {{logp, 1, 1}, {logp + 1, 1, 0}, {logp + 2, 2, 2}, {logp, 0, 1}};
+    const struct wire_output_datum mixed[] = {{logp, 1, 0}, {logp + 1, 1, 0}, {logp + 2, 2, 2}, {logp, 1, 1}};
     wire_put_output(&more, &(struct wire_output){"", mixed, 4, NULL, 0});
     assert_int_equal(wire_read_output(more.p, more.len, &memory, &o, &e), ST_OK);
-    assert_true(o.n == 4 && o.n_metrics == 0 && o.datum[1].logp[0] == -2 && o.datum[1].width == 1);
-    assert_true(o.datum[2].rows == 2 && o.datum[2].width == 2 && o.datum[2].logp[3] == -6 && o.datum[3].rows == 0);
+    assert_true(o.n == 4 && o.n_metrics == 0 && o.datum[1].logp[0] == -2 && o.datum[1].width == 0);
+    assert_true(o.datum[2].rows == 2 && o.datum[2].width == 2 && o.datum[2].logp[3] == -6 && o.datum[3].width == 1);
 }
 
 static void refuses_output(const char *batched, const char *words) {

@@ -1,0 +1,28 @@
+/* datums: from a ForwardBackwardRequest to what the trainer takes: names of losses, their options and inputs, shapes.
+ * What is not asked for in a form that is known is refused by name, never passed over. */
+#ifndef KERNELRL_TINKER_DATUMS_H
+#define KERNELRL_TINKER_DATUMS_H
+
+#include "tinker/wire.h"
+#include "train/step.h"
+
+struct datums {
+    struct datum *d; /* [n], each with room for its log-probabilities */
+    int n;
+    struct summed_loss loss;
+    bool forward_only;
+    int64_t tokens; /* of all */
+};
+/* Makes datums of a request, in its arena. ids at or above `vocab` and texts above max_tokens are refused. ST_INVALID
+ * or ST_UNSUPPORTED, with a message for the user. */
+enum status datums_make(const struct wire_request *r, int32_t vocab, int64_t max_tokens, struct arena *a,
+                        struct datums *out, struct err *e) MUST_USE;
+/* The end of the group of datums that begins at `at` and has at most train_tokens tokens, where one datum allows. */
+int datums_group_end(const struct datums *x, int at, int64_t train_tokens);
+/* Adds the losses of datums [begin, end) from their log-probabilities, as a forward pass alone has them. ST_INVALID:
+ * one is not finite. */
+enum status datums_loss(const struct datums *x, int begin, int end, double *loss, struct err *e) MUST_USE;
+/* The ForwardBackwardOutput. */
+void datums_put_output(const struct datums *x, double loss, struct arena *a, struct str *out);
+
+#endif
