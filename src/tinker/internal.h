@@ -1,0 +1,282 @@
+/* What the files of tinker share. All of it belongs to the server's thread, but for what struct run says. */
+#ifndef KERNELRL_TINKER_INTERNAL_H
+#define KERNELRL_TINKER_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "base/hash.h"
+#include "policy/answer.h"
+#include "serve/model_thread.h"
+#include "tinker/calls.h"
+#include "tinker/datums.h"
+#include "tinker/tinker.h"
+
+enum {
+    POLL_S = 25,          /* a poll is held so long; clients give up after 45 s */
+    RESULT_S = 3600,      /* a result stays so long */
+    SESSION_S = 900,      /* a session without any sign of life ends */
+    GAP_S = 600,          /* a call waits so long for one before it */
+    FUTURE_SLOTS = 16384, /* of the table */
+    LORA_ALPHA = 32,
+};
+
+/* ---- futures ------------------------------------------------------------------------------------------------------*/
+
+enum future_state { FUTURE_WAITS, FUTURE_DONE, FUTURE_FAILED };
+/* What a call is answered with: a promise, and what became of it. */
+struct future {
+    struct future *next;         /* in its slot */
+    char *id;                    /* made of who and which call it is, so that a resent call finds it */
+    const struct session *owner; /* with whose end it goes */
+    struct digest content;       /* of the call */
+    enum future_state state;
+    bool proto; /* the result is protobuf */
+    struct str result;
+    double since; /* when it was made or, then, done */
+    struct http_exchange **poll;
+    int n_polls, cap_polls;
+};
+
+/* ---- sessions, models, samplers -----------------------------------------------------------------------------------*/
+
+struct session {
+    struct session *next;
+    char id[40];
+    char *name, *metadata; /* or NULL; metadata: JSON */
+    double heard;          /* when its last sign of life came */
+    bool finished;
+};
+
+/* A call that waits for those before it. */
+struct held {
+    struct held *next;
+    int64_t seq;
+    struct work *work;
+    double since;
+};
+
+/* A model that a client trains: a training run. */
+struct run {
+    struct run *next;
+    struct session *session;
+    char *id, *metadata;
+    int64_t number; /* model_seq_id */
+    struct adapter_shape shape;
+    int64_t next_seq; /* the call that is executed next */
+    int64_t calls;    /* that were accepted */
+    struct held *held;
+    bool busy;         /* a call of it is with the model's thread */
+    bool gone;         /* its session has ended, and its weights are given up */
+    bool corrupt;      /* it could not be made */
+    int64_t last_used; /* Unix seconds */
+    /* The model's thread, while `busy`, and whoever gives the run up. */
+    int adapter; /* 0: none */
+    struct trainer *trainer;
+    int64_t used;   /* number of the last use */
+    bool half_done; /* a call is in the middle of its work */
+};
+
+struct sampler {
+    struct sampler *next;
+    struct session *session;
+    char *id, *path; /* path: of the checkpoint, or NULL */
+    struct digest content;
+    int adapter; /* as in struct request */
+    bool ready, gone;
+    struct err err;          /* where it could not be made */
+    bool failed;
+    struct sampling *waiting; /* requests that came before it was ready */
+};
+
+struct checkpoint {
+    struct checkpoint *next;
+    char *run, *name, *folder; /* folder: below the checkpoints' */
+    enum checkpoint_kind kind;
+    struct adapter_shape shape;
+    bool moments, public; /* moments: it holds the optimizer's */
+    int64_t bytes, made, expires; /* Unix seconds; expires 0: never */
+    char *metadata;               /* JSON, or NULL */
+};
+
+/* ---- work for the model's thread ----------------------------------------------------------------------------------*/
+
+enum work_kind {
+    WORK_CREATE,
+    WORK_LOAD,
+    WORK_TRAIN,
+    WORK_STEP,
+    WORK_SAVE,
+    WORK_SNAPSHOT,     /* a sampler without a name */
+    WORK_OPEN_SAMPLER, /* a sampler of a checkpoint */
+    WORK_DROP,         /* weights of a run and of a sampler */
+    WORK_CLOSE,        /* all of them */
+};
+struct work {
+    struct model_call call;
+    struct tinker *t;
+    enum work_kind kind;
+    struct run *run;         /* or NULL */
+    struct sampler *sampler; /* or NULL */
+    struct future *future;   /* or NULL */
+    struct arena mem;
+    int64_t bytes; /* that count as held */
+    /* what is asked for */
+    struct datums datums;
+    struct call_optim optim;
+    uint64_t seed;
+    char *folder;    /* to read, or to write */
+    bool optimizer;  /* of a load: with the moments */
+    struct checkpoint *checkpoint; /* of a save: what is added where it goes well */
+    bool replaces;
+    char *path; /* of the result */
+    /* how it goes: the model's thread */
+    int at; /* the next datum */
+    double loss;
+    struct train_mark mark;
+    enum status status;
+    struct err err;
+    struct str result;
+    bool proto;
+    int adapter; /* of a snapshot or an opened sampler; of a drop: to be dropped */
+};
+
+struct sampling {
+    struct sampling *next;
+    struct tinker *t;
+    struct sampler *sampler;
+    struct future *future;
+    struct job *job;
+    json_t *json;
+    struct arena mem;
+    struct call_sample call;
+};
+
+struct tinker {
+    const struct tinker_options *o;
+    struct serve *serve;
+    struct model_thread *thread;
+    struct comm *comm;
+    struct future *future[FUTURE_SLOTS];
+    struct session *sessions;
+    struct run *runs;
+    struct sampler *samplers;
+    struct checkpoint *checkpoints;
+    struct sampling *samplings; /* those that have a job */
+    char *folder;               /* of checkpoints */
+    int64_t held_bytes;
+    double ticked;
+    /* the model's thread */
+    int64_t uses;
+    struct trained { /* models that have a trainer */
+        struct run **run;
+        int n, cap;
+    } trained;
+    int *sampled; /* adapters of samplers, the oldest first */
+    int n_sampled, cap_sampled;
+    atomic_bool closing;
+    bool closed;
+};
+
+/* ---- tinker.c ---- */
+double tinker_now_s(void);
+/* Replies with {"detail": ...}. */
+void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void reply_empty(struct http_exchange *x);
+/* The body as JSON, which the caller gives up; NULL: x has its reply. */
+json_t *body_json(struct http_exchange *x);
+/* Whether the model is there; else x has its reply. */
+bool model_is_up(struct tinker *t, struct http_exchange *x);
+/* The digest of a body. */
+struct digest body_digest(const struct http_exchange *x);
+/* Where clients may go on: false, and x has its reply, when there is no such session or it has ended. */
+struct session *session_of(struct tinker *t, struct http_exchange *x, const char *id);
+struct session *session_find(const struct tinker *t, const char *id);
+struct run *run_find(const struct tinker *t, const char *id);
+struct sampler *sampler_find(const struct tinker *t, const char *id);
+void session_finish(struct tinker *t, struct session *s);
+/* Gives up what a session that has ended holds, once nothing of it is under way. */
+void session_settle(struct tinker *t, struct session *s);
+const char *tinker_base(const struct tinker *t);
+
+/* ---- futures.c ---- */
+struct future *future_find(const struct tinker *t, const char *id);
+struct future *future_make(struct tinker *t, const char *id, const struct session *owner, const struct digest *content);
+/* Takes the bytes of result. */
+void future_done(struct future *f, struct str *result, bool proto);
+/* category: "user", "server" or "unknown". */
+void future_fail(struct future *f, const char *category, const char *message);
+void future_end(struct future *f, enum status st, const struct err *e);
+/* Replies to the call that made it. */
+void future_promise(struct http_exchange *x, const struct future *f, const char *model_id);
+/* A call that came before with the same content gets the same promise; with another one, it is refused. True: x has its
+ * reply. */
+bool future_repeated(struct tinker *t, struct http_exchange *x, const char *id, const struct digest *content,
+                     const char *model_id);
+void futures_drop(struct tinker *t, const struct session *owner);
+void futures_age(struct tinker *t, double now);
+void retrieve_begin(void *tinker, struct http_exchange *x);
+void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e);
+void retrieve_end(void *tinker, struct http_exchange *x);
+
+/* ---- runs.c ---- */
+void create_model_begin(void *tinker, struct http_exchange *x);
+void load_weights_begin(void *tinker, struct http_exchange *x);
+void forward_backward_begin(void *tinker, struct http_exchange *x);
+void optim_step_begin(void *tinker, struct http_exchange *x);
+void save_weights_begin(void *tinker, struct http_exchange *x);
+void save_sampler_begin(void *tinker, struct http_exchange *x);
+void save_external_begin(void *tinker, struct http_exchange *x);
+/* Begins the next call of a run, where there is one. */
+void run_go_on(struct tinker *t, struct run *r);
+/* Fails what waits. */
+void run_fail_held(struct tinker *t, struct run *r, const char *why);
+void runs_mind_gaps(struct tinker *t, double now);
+
+/* ---- work.c ---- */
+struct work *work_make(struct tinker *t, enum work_kind kind);
+void work_free(struct work *w);
+void work_begin(struct work *w);
+
+/* ---- sampling.c ---- */
+void create_sampler_begin(void *tinker, struct http_exchange *x);
+void sample_begin(void *tinker, struct http_exchange *x);
+struct sampler *sampler_add(struct tinker *t, struct session *s, const char *id);
+/* Begins what waited for a sampler. */
+void sampler_is_ready(struct tinker *t, struct sampler *m);
+/* Ends what a session samples. */
+void samplings_end(struct tinker *t, const struct session *s);
+
+/* ---- checkpoints.c ---- */
+enum status checkpoints_open(struct tinker *t, struct err *e) MUST_USE;
+void checkpoints_close(struct tinker *t);
+struct checkpoint *checkpoint_find(const struct tinker *t, const struct checkpoint_path *p);
+/* The checkpoint of a tinker:// path. ST_INVALID: there is none, and the message says what to do. */
+enum status checkpoint_at(const struct tinker *t, const char *path, struct checkpoint **out, struct err *e) MUST_USE;
+struct checkpoint *checkpoint_make(const struct tinker *t, const struct run *r, enum checkpoint_kind kind,
+                                   const struct call_save *c);
+char *checkpoint_dir(const struct tinker *t, const struct checkpoint *c); /* malloc'ed */
+void checkpoint_free(struct checkpoint *c);
+/* Writes down what it is, into its folder. Any thread. */
+enum status checkpoint_describe(const struct checkpoint *c, const char *dir, struct err *e) MUST_USE;
+/* Puts it into the table, in the place of the one of its name. */
+void checkpoint_add(struct tinker *t, struct checkpoint *c);
+void checkpoint_remove(struct tinker *t, struct checkpoint *c);
+void checkpoints_age(struct tinker *t, int64_t now);
+void put_checkpoint(struct str *out, const char *key, const struct checkpoint *c);
+void put_time(struct str *out, const char *key, int64_t unix_s);
+
+/* ---- listing.c ---- */
+void get_info_begin(void *tinker, struct http_exchange *x);
+void capabilities_begin(void *tinker, struct http_exchange *x);
+void runs_list_begin(void *tinker, struct http_exchange *x);
+void run_get_begin(void *tinker, struct http_exchange *x);
+void run_delete_begin(void *tinker, struct http_exchange *x);
+void run_put_begin(void *tinker, struct http_exchange *x);
+void run_post_begin(void *tinker, struct http_exchange *x);
+void checkpoints_list_begin(void *tinker, struct http_exchange *x);
+void weights_info_begin(void *tinker, struct http_exchange *x);
+void sampler_get_begin(void *tinker, struct http_exchange *x);
+void sessions_list_begin(void *tinker, struct http_exchange *x);
+void session_get_begin(void *tinker, struct http_exchange *x);
+
+#endif

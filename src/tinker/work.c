@@ -1,0 +1,413 @@
+/* What the model's thread does for a client that trains, between the steps of sampling: one piece at a time, so that
+ * neither sampling nor the calls of other models wait for a large batch. */
+#include <errno.h>
+#include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "tinker/internal.h"
+
+/* Samplers that stay on the device; older ones rest until somebody asks for them. */
+enum { MAX_AWAKE_SAMPLERS = 16 };
+
+static bool run_work(struct model_call *c, struct policy *p);
+static void work_done(struct model_call *c);
+
+struct work *work_make(struct tinker *t, enum work_kind kind) {
+    struct work *w = xcalloc(1, sizeof *w);
+    w->call.run = run_work;
+    w->call.done = work_done;
+    w->t = t;
+    w->kind = kind;
+    return w;
+}
+
+void work_free(struct work *w) {
+    if (!w) return;
+    w->t->held_bytes -= w->bytes;
+    arena_free(&w->mem);
+    train_mark_free(&w->mark);
+    str_free(&w->result);
+    checkpoint_free(w->checkpoint);
+    free(w->folder);
+    free(w->path);
+    free(w);
+}
+
+void work_begin(struct work *w) { model_thread_call(w->t->thread, &w->call); }
+
+/* ---- which models are on the device -------------------------------------------------------------------------------*/
+
+static void list_add(struct trained *l, struct run *r) {
+    if (l->n == l->cap) {
+        l->cap = l->cap ? 2 * l->cap : 16;
+        l->run = xrealloc(l->run, (size_t)l->cap * sizeof(struct run *));
+    }
+    l->run[l->n++] = r;
+}
+
+static void list_remove(struct trained *l, const struct run *r) {
+    for (int i = 0; i < l->n; i++)
+        if (l->run[i] == r) l->run[i--] = l->run[--l->n];
+}
+
+/* Puts the model that was used longest ago to rest, but this one. False: there is none that could rest. */
+static bool rest_one(struct tinker *t, const struct run *but) {
+    struct run *oldest = NULL;
+    struct err e = {0};
+    for (int i = 0; i < t->trained.n; i++) {
+        struct run *r = t->trained.run[i];
+        if (r == but || r->half_done || r->trainer->rest || (oldest && r->used > oldest->used)) continue;
+        oldest = r;
+    }
+    if (!oldest) return false;
+    if (trainer_rest(oldest->trainer, NULL, &e) == ST_OK) return true;
+    log_warn("%s cannot be put to rest: %s", oldest->id, e.msg);
+    return false;
+}
+
+static int count_awake(const struct tinker *t) {
+    int n = 0;
+    for (int i = 0; i < t->trained.n; i++) n += !t->trained.run[i]->trainer->rest;
+    return n;
+}
+
+/* Room for one model more beside this one. */
+static void make_room(struct tinker *t, const struct run *r) {
+    while (count_awake(t) >= t->o->max_awake && rest_one(t, r)) {}
+}
+
+static enum status wake_run(struct work *w, struct err *e) {
+    struct run *r = w->run;
+    enum status st;
+    if (!r->trainer) return FAIL(e, ST_FAILED, "the model %s could not be made", r->id);
+    r->used = ++w->t->uses;
+    if (!r->trainer->rest) return ST_OK;
+    make_room(w->t, r);
+    do {
+        *e = (struct err){0};
+        st = trainer_wake(r->trainer, e);
+    } while (st == ST_MEMORY && rest_one(w->t, r));
+    return st;
+}
+
+/* Adapters of samplers: the oldest ones rest. The engine wakes them when they are asked for. */
+static void keep_sampler(struct tinker *t, struct policy *p, int adapter) {
+    struct err e;
+    if (t->n_sampled == t->cap_sampled) {
+        t->cap_sampled = t->cap_sampled ? 2 * t->cap_sampled : 64;
+        t->sampled = xrealloc(t->sampled, (size_t)t->cap_sampled * sizeof *t->sampled);
+    }
+    t->sampled[t->n_sampled++] = adapter;
+    int awake = 0;
+    for (int i = t->n_sampled; i-- > 0;) {
+        struct adapter_info a;
+        if (!model_adapter_info(p->model, t->sampled[i], &a) || a.place != ADAPTER_AWAKE) continue;
+        if (++awake > MAX_AWAKE_SAMPLERS && engine_adapter_rest(p->engine, t->sampled[i], &e) != ST_OK)
+            log_debug("sampler: %s", e.msg);
+    }
+}
+
+/* ---- models -------------------------------------------------------------------------------------------------------*/
+
+/* The trainer of an adapter that is there, with the moments of a folder if it has any. */
+static enum status open_trainer(struct work *w, struct policy *p, int adapter, struct trainer **out, struct err *e) {
+    TRY(model_adapter_prepare(p->model, adapter, e));
+    TRY(trainer_open(w->t->comm, p->model, adapter, w->t->o->train_tokens, out, e));
+    if (!w->optimizer) return ST_OK;
+    const struct train_set s = model_train_set(p->model, adapter);
+    CLEANUP_FREE char *file = fs_join(w->folder, "optimizer.safetensors");
+    return adamw_load((*out)->opt, s.param, s.n, file, e);
+}
+
+static enum status make_once(struct work *w, struct policy *p, int *adapter, struct trainer **trainer, struct err *e) {
+    *adapter = 0;
+    *trainer = NULL;
+    enum status st = w->kind == WORK_CREATE ? model_adapter_create(p->model, &w->run->shape, w->seed, adapter, e)
+                                            : model_adapter_load(p->model, w->folder, adapter, e);
+    if (st != ST_OK) return st;
+    st = open_trainer(w, p, *adapter, trainer, e);
+    if (st == ST_OK) return st;
+    trainer_close(*trainer);
+    model_adapter_release(p->model, *adapter);
+    model_adapter_drop(p->model, *adapter);
+    return st;
+}
+
+static void drop_run(struct work *w, struct policy *p, struct run *r) {
+    struct err e;
+    if (!r->trainer) return;
+    list_remove(&w->t->trained, r);
+    trainer_close(r->trainer);
+    r->trainer = NULL;
+    model_adapter_release(p->model, r->adapter);
+    if (engine_adapter_drop(p->engine, r->adapter, &e) != ST_OK) log_warn("%s: %s", r->id, e.msg);
+}
+
+/* A new model, or the weights of a checkpoint in the place of what is there. */
+static enum status make_model(struct work *w, struct policy *p, struct err *e) {
+    struct run *r = w->run;
+    struct trainer *trainer;
+    enum status st;
+    int adapter;
+    make_room(w->t, r);
+    do {
+        *e = (struct err){0};
+        st = make_once(w, p, &adapter, &trainer, e);
+    } while (st == ST_MEMORY && rest_one(w->t, r));
+    if (st != ST_OK) return st;
+    drop_run(w, p, r);
+    r->adapter = adapter;
+    r->trainer = trainer;
+    r->used = ++w->t->uses;
+    list_add(&w->t->trained, r);
+    js_begin(&w->result, NULL, '{');
+    if (w->path) js_put_str(&w->result, "path", w->path);
+    js_put_str(&w->result, "model_id", r->id);
+    js_put_str(&w->result, "type", w->kind == WORK_CREATE ? "create_model" : "load_weights");
+    js_end(&w->result, '}');
+    return ST_OK;
+}
+
+/* ---- training -----------------------------------------------------------------------------------------------------*/
+
+static enum status train_group(struct work *w, struct policy *p, int end, struct err *e) {
+    struct run *r = w->run;
+    struct datums *x = &w->datums;
+    if (x->forward_only) {
+        TRY(train_forward(r->trainer, p->model, r->adapter, x->d + w->at, end - w->at, e));
+        return datums_loss(x, w->at, end, &w->loss, e);
+    }
+    const struct train_call c = {.summed = &x->loss, .step = r->trainer->opt->step + 1};
+    struct train_stats s = {.loss.loss = w->loss};
+    TRY(train_accumulate(r->trainer, &c, x->d + w->at, end - w->at, &s, e));
+    w->loss = s.loss.loss;
+    return ST_OK;
+}
+
+/* One group of datums. *more: there are others. */
+static enum status train(struct work *w, struct policy *p, bool *more, struct err *e) {
+    struct run *r = w->run;
+    struct datums *x = &w->datums;
+    enum status st = ST_OK;
+    if (w->at == 0) {
+        TRY(wake_run(w, e));
+        if (!x->forward_only) TRY(train_mark_take(r->trainer, &w->mark, e));
+        r->half_done = true;
+    }
+    const int end = datums_group_end(x, w->at, w->t->o->train_tokens);
+    st = train_group(w, p, end, e);
+    if (st != ST_OK && w->at > 0) err_note(e, "of the datums from %d on", w->at);
+    w->at = end;
+    *more = st == ST_OK && end < x->n;
+    if (*more) return ST_OK;
+    r->half_done = false;
+    struct err again = {0};
+    if (st != ST_OK && !x->forward_only && train_mark_restore(r->trainer, &w->mark, &again) != ST_OK)
+        log_error("%s: the gradients of the calls before are lost: %s", r->id, again.msg);
+    train_mark_free(&w->mark);
+    if (st != ST_OK) return st;
+    w->proto = true;
+    datums_put_output(x, w->loss, &w->mem, &w->result);
+    return ST_OK;
+}
+
+static enum status step(struct work *w, struct err *e) {
+    struct trainer *t = w->run->trainer;
+    const struct call_optim *o = &w->optim;
+    const struct adamw_config c = {.learning_rate = o->learning_rate,
+                                   .beta1 = o->beta1,
+                                   .beta2 = o->beta2,
+                                   .eps = o->eps > (double)FLT_MIN ? o->eps : (double)FLT_MIN, /* 0 / eps is 0 */
+                                   .weight_decay = o->weight_decay};
+    double norm;
+    TRY(wake_run(w, e));
+    t = w->run->trainer;
+    const uint64_t history = t->history;
+    const enum status st = train_optimizer_step(t, &c, o->grad_clip_norm, t->opt->step + 1, &norm, e);
+    if (st != ST_OK) {
+        t->history = history;
+        train_forget(t);
+        err_note(e, "no step was made, and the gradients are given up");
+        return st;
+    }
+    struct backend *be = model_backend(t->model);
+    if (be->sync) TRY(be->sync(be, e));
+    js_begin(&w->result, NULL, '{');
+    js_begin(&w->result, "metrics", '{');
+    js_put_f64(&w->result, "grad_norm", norm);
+    js_put_i64(&w->result, "step", t->opt->step);
+    js_end(&w->result, '}');
+    js_end(&w->result, '}');
+    return ST_OK;
+}
+
+/* ---- saving -------------------------------------------------------------------------------------------------------*/
+
+static int64_t bytes_in(const char *dir) {
+    char **names;
+    size_t n;
+    int64_t sum = 0;
+    struct err e;
+    if (fs_list(dir, &names, &n, &e) != ST_OK) return 0;
+    for (size_t i = 0; i < n; i++) {
+        CLEANUP_FREE char *path = fs_join(dir, names[i]);
+        struct stat s;
+        if (stat(path, &s) == 0) sum += s.st_size;
+        free(names[i]);
+    }
+    free(names);
+    return sum;
+}
+
+static enum status write_checkpoint(struct work *w, struct policy *p, const char *dir, struct err *e) {
+    const struct run *r = w->run;
+    TRY(fs_remove(dir, e));
+    TRY(fs_mkdirs(dir, e));
+    TRY(model_adapter_save(p->model, r->adapter, dir, e));
+    if (w->checkpoint->moments) {
+        const struct train_set s = model_train_set(p->model, r->adapter);
+        CLEANUP_FREE char *file = fs_join(dir, "optimizer.safetensors");
+        TRY(adamw_save(r->trainer->opt, s.param, file, e));
+    }
+    w->checkpoint->bytes = bytes_in(dir);
+    TRY(checkpoint_describe(w->checkpoint, dir, e));
+    if (rename(dir, w->folder) == 0) return ST_OK;
+    return FAIL(e, ST_IO, "%s: %s", w->folder, strerror(errno));
+}
+
+static enum status save(struct work *w, struct policy *p, struct err *e) {
+    static const char *const types[] = {"save_weights", "save_weights_for_sampler", "save_weights_external"};
+    CLEANUP_STR struct str dir = STR_INIT;
+    TRY(wake_run(w, e));
+    str_addf(&dir, "%s.new", w->folder);
+    const enum status st = write_checkpoint(w, p, dir.p, e);
+    if (st != ST_OK) {
+        struct err ignored;
+        if (fs_remove(dir.p, &ignored) != ST_OK) log_warn("%s", ignored.msg);
+        return st;
+    }
+    js_begin(&w->result, NULL, '{');
+    js_put_str(&w->result, "path", w->path);
+    if (w->checkpoint->kind == CHECKPOINT_EXTERNAL) js_put_i64(&w->result, "size_bytes", w->checkpoint->bytes);
+    js_put_str(&w->result, "type", types[w->checkpoint->kind]);
+    js_end(&w->result, '}');
+    return ST_OK;
+}
+
+static enum status snapshot(struct work *w, struct policy *p, struct err *e) {
+    enum status st;
+    TRY(wake_run(w, e));
+    do {
+        *e = (struct err){0};
+        st = model_adapter_copy(p->model, w->run->adapter, &w->adapter, e);
+    } while (st == ST_MEMORY && rest_one(w->t, w->run));
+    TRY(st);
+    keep_sampler(w->t, p, w->adapter);
+    js_begin(&w->result, NULL, '{');
+    js_put_str(&w->result, "sampling_session_id", w->sampler->id);
+    js_put_str(&w->result, "type", "save_weights_for_sampler");
+    js_end(&w->result, '}');
+    return ST_OK;
+}
+
+static enum status open_sampler(struct work *w, struct policy *p, struct err *e) {
+    enum status st;
+    do {
+        *e = (struct err){0};
+        st = engine_adapter_load(p->engine, w->folder, &w->adapter, e);
+    } while (st == ST_MEMORY && rest_one(w->t, NULL));
+    if (st == ST_OK) keep_sampler(w->t, p, w->adapter);
+    return st;
+}
+
+static void drop_adapter(struct tinker *t, struct policy *p, int adapter) {
+    struct err e;
+    for (int i = 0; i < t->n_sampled; i++)
+        if (t->sampled[i] == adapter) {
+            memmove(t->sampled + i, t->sampled + i + 1, (size_t)(t->n_sampled - i - 1) * sizeof *t->sampled);
+            t->n_sampled--;
+            i--;
+        }
+    if (engine_adapter_drop(p->engine, adapter, &e) != ST_OK) log_warn("sampler: %s", e.msg);
+}
+
+/* ---- the call -----------------------------------------------------------------------------------------------------*/
+
+static enum status work_step(struct work *w, struct policy *p, bool *more, struct err *e) {
+    switch (w->kind) {
+    case WORK_CREATE:
+    case WORK_LOAD: return make_model(w, p, e);
+    case WORK_TRAIN: return train(w, p, more, e);
+    case WORK_STEP: return step(w, e);
+    case WORK_SAVE: return save(w, p, e);
+    case WORK_SNAPSHOT: return snapshot(w, p, e);
+    case WORK_OPEN_SAMPLER: return open_sampler(w, p, e);
+    case WORK_DROP:
+        if (w->run) drop_run(w, p, w->run);
+        if (w->adapter > 0) drop_adapter(w->t, p, w->adapter);
+        return ST_OK;
+    case WORK_CLOSE:
+        while (w->t->trained.n > 0) drop_run(w, p, w->t->trained.run[0]);
+        return ST_OK;
+    default: return ST_OK;
+    }
+}
+
+static bool run_work(struct model_call *c, struct policy *p) {
+    struct work *w = (struct work *)c;
+    bool more = false;
+    if (atomic_load(&w->t->closing) && w->kind != WORK_CLOSE && w->kind != WORK_DROP)
+        w->status = FAIL(&w->err, ST_CANCELLED, "the server is ending");
+    else
+        w->status = work_step(w, p, &more, &w->err);
+    if (more) return false;
+    if (w->kind == WORK_TRAIN && w->run) w->run->half_done = false;
+    return true;
+}
+
+/* ---- when it is done: the server's thread -------------------------------------------------------------------------*/
+
+static void end_sampler(struct work *w) {
+    struct sampler *m = w->sampler;
+    m->adapter = w->adapter;
+    m->ready = w->status == ST_OK;
+    m->failed = !m->ready;
+    m->err = w->err;
+    if (m->gone && m->ready) { /* its session ended meanwhile */
+        struct work *drop = work_make(w->t, WORK_DROP);
+        drop->adapter = m->adapter;
+        m->ready = false;
+        work_begin(drop);
+    }
+    sampler_is_ready(w->t, m);
+}
+
+static void work_done(struct model_call *c) {
+    struct work *w = (struct work *)c;
+    struct tinker *t = w->t;
+    struct run *r = w->run;
+    if (w->kind == WORK_CLOSE) t->closed = true;
+    if (w->sampler) end_sampler(w);
+    if (w->kind == WORK_SAVE && w->status == ST_OK) {
+        checkpoint_add(t, w->checkpoint);
+        w->checkpoint = NULL;
+    }
+    if ((w->kind == WORK_CREATE || w->kind == WORK_LOAD) && w->status != ST_OK && r && r->calls == 0) r->corrupt = true;
+    if (w->future && w->status == ST_OK)
+        future_done(w->future, &w->result, w->proto);
+    else if (w->future)
+        future_end(w->future, w->status, &w->err);
+    const bool of_run = r && w->kind != WORK_DROP;
+    work_free(w);
+    if (!of_run) return;
+    r->busy = false;
+    if (r->session->finished)
+        session_settle(t, r->session);
+    else
+        run_go_on(t, r);
+}
