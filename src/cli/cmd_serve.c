@@ -20,8 +20,11 @@
 #include "policy/find_model.h"
 #include "serve/serve.h"
 #include "tensor/backend.h"
+#include "tinker/tinker.h"
 
 enum { MAX_LIST = 256 };
+/* Host memory of adapters at rest; more of them lie in files. */
+#define REST_BYTES (4LL << 30)
 
 struct list {
     const char *item[MAX_LIST];
@@ -44,6 +47,8 @@ struct serve_command_options {
     struct list keys, admin_keys, hosts, origins;
     struct serve_options serve;
     struct serve_verify_options verify;
+    struct tinker_options tinker; /* dir NULL: the protocol is not spoken */
+    char *rest_dir;               /* of adapters at rest */
 };
 
 static enum status add_text(struct list *l, const char *text, struct err *e) {
@@ -161,6 +166,17 @@ static const struct args_flag flags[] = {
               "Without a key and on loopback, requests may call the server by this name, too.", .repeats = true),
     FLAG_CALL(take_origin, "cors-origin", "URL", NULL, "Pages of this origin may call the server.", .repeats = true),
     FLAG_BOOL(O, metrics_open, "metrics-open", "/metrics needs no key."),
+    FLAG_SECTION("Training"),
+    FLAG_TEXT(O, tinker.dir, "tinker", "DIR", NULL,
+              "Clients of the Tinker protocol train and sample at /api/v1; their checkpoints lie in this folder. "
+              "docs/tinker.md has what is understood."),
+    FLAG_TEXT(O, tinker.tokenizer, "tinker-tokenizer", "NAME", "the model's folder",
+              "Those clients are told to load this tokenizer: a folder of theirs, or a name on the Hub."),
+    FLAG_INT(O, tinker.max_models, "tinker-models", "N", 1, 100000, "64", "They train so many models at a time."),
+    FLAG_INT(O, tinker.max_awake, "tinker-awake", "N", 1, 10000, "8",
+             "So many of these are on the device; the others rest in host memory."),
+    FLAG_INT(O, tinker.train_tokens, "train-tokens", "N", 1, 1 << 30, "8192",
+             "So many tokens are trained on at once, where one text allows; more take more memory."),
     FLAG_SECTION("Limits"),
     FLAG_INT(O, serve.max_queue, "max-queue", "N", 1, 1000000, "1024",
              "So many sequences may wait; further requests get 429."),
@@ -294,9 +310,10 @@ static const char *shown_host(const struct serve_command_options *o) {
     return text;
 }
 
-/* What is served: one of the two, or both. */
+/* What is served: a model, verdicts, or both. */
 struct served {
     struct serve *model;
+    struct tinker *tinker; /* NULL: the model's clients do not train */
     struct serve_verify *verify;
 };
 
@@ -307,6 +324,7 @@ static enum status run_loop(const struct served *s, struct http_server *http, co
     bool ready = false;
     while (!http_drained(http)) {
         TRY(http_step(http, 250, e));
+        if (s->tinker) tinker_tick(s->tinker);
         if (ready || !is_ready(s)) continue;
         ready = true;
         log_info("%s is ready at http://%s:%d/v1", s->model ? o->model : "the verdict service", shown_host(o),
@@ -324,9 +342,10 @@ static enum status attach(const struct served *s, struct http_server *http, stru
 }
 
 static enum status serve_with(const struct served *s, const struct serve_command_options *o, struct err *e) {
-    struct http_front front[2];
+    struct http_front front[3];
     size_t n = 0;
     if (s->model) front[n++] = serve_front(s->model);
+    if (s->tinker) front[n++] = tinker_front(s->tinker);
     if (s->verify) front[n++] = verdicts_front(serve_verify_service(s->verify));
     struct http_options h = {.host = o->host,
                              .port = o->port,
@@ -399,6 +418,11 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
                                 .engine = {.memory_bytes = o->kv_memory,
                                            .max_batch = o->max_batch > 0 ? o->max_batch : engine_batch_on(o->device),
                                            .prefill_tokens = prefill_on(o)}};
+    if (o->tinker.dir) { /* samplers of clients that train come by the hundred */
+        o->rest_dir = fs_join(o->tinker.dir, "resting");
+        s->policy.engine.adapter_dir = o->rest_dir;
+        s->policy.engine.adapter_host_bytes = REST_BYTES;
+    }
     s->adapters = o->adapters.item;
     s->n_adapters = o->adapters.n;
     s->aliases = o->aliases.item;
@@ -427,7 +451,8 @@ static enum status open_served(struct serve_command_options *o, struct pool *poo
     o->serve.policy.pool = pool;
     if (verify) TRY(serve_verify_open(&o->verify, o->host, o->model ? o->device : NULL, &s->verify, e));
     if (verify) o->serve.aside = serve_verify_aside(s->verify);
-    return o->model ? serve_open(&o->serve, &s->model, e) : ST_OK;
+    if (o->model) TRY(serve_open(&o->serve, &s->model, e));
+    return o->tinker.dir ? tinker_open(&o->tinker, s->model, &s->tinker, e) : ST_OK;
 }
 
 static enum status run(struct serve_command_options *o, struct err *e) {
@@ -442,9 +467,11 @@ static enum status run(struct serve_command_options *o, struct err *e) {
     if (st == ST_OK) st = serve_with(&s, o, e);
     if (st == ST_OK && s.model && serve_failed(s.model, e)) st = e->code;
     if (st == ST_OK && s.model && !serve_ready(s.model)) _exit(0); /* it is being loaded, which nothing can cut short */
+    tinker_close(s.tinker);
     serve_close(s.model);
     serve_verify_close(s.verify);
     if (pool) pool_destroy(pool);
+    free(o->rest_dir);
     serve_model_free(&model);
     free(texts[0]);
     free(texts[1]);
@@ -491,6 +518,7 @@ int cmd_serve(int argc, char **argv) {
     int code = 1;
     *o = usual;
     o->serve = serve_defaults;
+    o->tinker = tinker_defaults;
     if (!args_parse(c, argc, argv, o, &given)) {
         code = given.code;
     } else if (o->config && args_file_load(c, o->config, &given, argc, argv, &file, &e) != ST_OK) {
@@ -499,6 +527,7 @@ int cmd_serve(int argc, char **argv) {
         arena_free(&o->mem);
         *o = usual;
         o->serve = serve_defaults;
+        o->tinker = tinker_defaults;
         if (file.argc > 0 ? !args_parse(c, file.argc, file.argv, o, &given) : !args_parse(c, argc, argv, o, &given))
             code = given.code;
         else if ((code = check_flags(&given, o)) == 0)

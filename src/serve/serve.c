@@ -197,6 +197,24 @@ enum status serve_open(const struct serve_options *o, struct serve **out, struct
     return ST_OK;
 }
 
+struct model_thread *serve_thread(const struct serve *s) {
+    return s->thread;
+}
+
+const char *serve_base_name(const struct serve *s, int i) {
+    if (i == 0) return s->models.base->name;
+    for (const struct served_model *m = s->models.first; m; m = m->next)
+        if (m->alias_of && models_find(&s->models, m->name) == s->models.base && --i == 0) return m->name;
+    return NULL;
+}
+
+bool serve_is_base(const struct serve *s, const char *name) {
+    const char *is;
+    for (int i = 0; (is = serve_base_name(s, i)); i++)
+        if (strcmp(is, name) == 0) return true;
+    return false;
+}
+
 bool serve_ready(const struct serve *s) { return s->models.known; }
 
 bool serve_failed(const struct serve *s, struct err *e) { return model_thread_state(s->thread, e) == MODEL_FAILED; }

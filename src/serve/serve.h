@@ -9,6 +9,7 @@
 #include "serve/model_thread.h"
 
 struct serve;
+struct model_thread;
 
 enum serve_pooling {
     SERVE_POOLING_AUTO /* as the model's folder says */,
@@ -49,6 +50,11 @@ enum status serve_attach(struct serve *s, struct http_server *http, struct err *
 /* Whether the model could not be opened; *e says why. */
 bool serve_failed(const struct serve *s, struct err *e);
 bool serve_ready(const struct serve *s);
+/* The thread that owns the model, for other front ends (model_thread.h). */
+struct model_thread *serve_thread(const struct serve *s);
+/* What the base model is called: its own name, then aliases of it; NULL behind the last. */
+const char *serve_base_name(const struct serve *s, int i);
+bool serve_is_base(const struct serve *s, const char *name);
 /* After http_server_close(). NULL is fine. */
 void serve_close(struct serve *s);
 

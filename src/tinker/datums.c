@@ -41,7 +41,7 @@ static enum status find_loss(const char *name, enum summed_kind *out, struct err
                 name);
 }
 
-static enum status read_loss(const struct wire_request *r, struct summed_loss *out, struct err *e) {
+static enum status read_loss(const struct wire_training *r, struct summed_loss *out, struct err *e) {
     TRY(find_loss(r->loss_fn, &out->kind, e));
     const struct inputs *in = &inputs_of[out->kind];
     out->low = in->low;
@@ -133,7 +133,7 @@ static int64_t prompt_length(const float *weights, int64_t rows, int64_t width) 
     return rows;
 }
 
-static enum status make_datum(const struct wire_datum *w, const struct wire_request *r, const struct inputs *in,
+static enum status make_datum(const struct wire_datum *w, const struct wire_training *r, const struct inputs *in,
                               int32_t vocab, int64_t max_tokens, int at, struct arena *a, struct datum *d,
                               struct err *e) {
     struct tensors t;
@@ -174,7 +174,7 @@ static enum status make_datum(const struct wire_datum *w, const struct wire_requ
 
 /* ---- requests -----------------------------------------------------------------------------------------------------*/
 
-enum status datums_make(const struct wire_request *r, int32_t vocab, int64_t max_tokens, struct arena *a,
+enum status datums_make(const struct wire_training *r, int32_t vocab, int64_t max_tokens, struct arena *a,
                         struct datums *out, struct err *e) {
     *out = (struct datums){.n = r->n, .forward_only = r->forward_only};
     TRY(read_loss(r, &out->loss, e));

@@ -15,7 +15,7 @@ struct datums {
 };
 /* Makes datums of a request, in its arena. ids at or above `vocab` and texts above max_tokens are refused. ST_INVALID
  * or ST_UNSUPPORTED, with a message for the user. */
-enum status datums_make(const struct wire_request *r, int32_t vocab, int64_t max_tokens, struct arena *a,
+enum status datums_make(const struct wire_training *r, int32_t vocab, int64_t max_tokens, struct arena *a,
                         struct datums *out, struct err *e) MUST_USE;
 /* The end of the group of datums that begins at `at` and has at most train_tokens tokens, where one datum allows. */
 int datums_group_end(const struct datums *x, int at, int64_t train_tokens);

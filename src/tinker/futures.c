@@ -14,11 +14,11 @@ struct future *future_find(const struct tinker *t, const char *id) {
     return f;
 }
 
-struct future *future_make(struct tinker *t, const char *id, const struct session *owner,
+struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
                            const struct digest *content) {
     struct future **slot = slot_of(t, id), *f = xcalloc(1, sizeof *f);
-    *f = (struct future){
-        .next = *slot, .id = xstrdup(id), .owner = owner, .content = *content, .since = tinker_now_s()};
+    *f =
+        (struct future){.next = *slot, .id = xstrdup(id), .owner = owner, .content = *content, .since = tinker_now_s()};
     *slot = f;
     return f;
 }
@@ -29,7 +29,10 @@ static void wake(struct future *f) {
     const int n = f->n_polls;
     f->poll = NULL;
     f->n_polls = f->cap_polls = 0;
-    for (int i = 0; i < n; i++) http_wake(polls[i]);
+    for (int i = 0; i < n; i++) {
+        http_wake(polls[i]);
+        http_set_state(polls[i], NULL); /* of one whose client has left, too */
+    }
     free(polls);
 }
 
@@ -92,7 +95,7 @@ static void drop(struct future **at) {
     free(f);
 }
 
-void futures_drop(struct tinker *t, const struct session *owner) {
+void futures_drop(struct tinker *t, const struct tinker_session *owner) {
     for (int i = 0; i < FUTURE_SLOTS; i++)
         for (struct future **at = &t->future[i]; *at;)
             if (!owner || (*at)->owner == owner)

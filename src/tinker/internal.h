@@ -1,4 +1,4 @@
-/* What the files of tinker share. All of it belongs to the server's thread, but for what struct run says. */
+/* What the files of tinker share. All of it belongs to the server's thread, but for what struct tinker_run says. */
 #ifndef KERNELRL_TINKER_INTERNAL_H
 #define KERNELRL_TINKER_INTERNAL_H
 
@@ -25,10 +25,10 @@ enum {
 enum future_state { FUTURE_WAITS, FUTURE_DONE, FUTURE_FAILED };
 /* What a call is answered with: a promise, and what became of it. */
 struct future {
-    struct future *next;         /* in its slot */
-    char *id;                    /* made of who and which call it is, so that a resent call finds it */
-    const struct session *owner; /* with whose end it goes */
-    struct digest content;       /* of the call */
+    struct future *next;                /* in its slot */
+    char *id;                           /* made of who and which call it is, so that a resent call finds it */
+    const struct tinker_session *owner; /* with whose end it goes */
+    struct digest content;              /* of the call */
     enum future_state state;
     bool proto; /* the result is protobuf */
     struct str result;
@@ -39,8 +39,8 @@ struct future {
 
 /* ---- sessions, models, samplers -----------------------------------------------------------------------------------*/
 
-struct session {
-    struct session *next;
+struct tinker_session {
+    struct tinker_session *next;
     char id[40];
     char *name, *metadata; /* or NULL; metadata: JSON */
     double heard;          /* when its last sign of life came */
@@ -48,23 +48,23 @@ struct session {
 };
 
 /* A call that waits for those before it. */
-struct held {
-    struct held *next;
+struct tinker_held {
+    struct tinker_held *next;
     int64_t seq;
-    struct work *work;
+    struct task *task;
     double since;
 };
 
 /* A model that a client trains: a training run. */
-struct run {
-    struct run *next;
-    struct session *session;
+struct tinker_run {
+    struct tinker_run *next;
+    struct tinker_session *session;
     char *id, *metadata;
     int64_t number; /* model_seq_id */
     struct adapter_shape shape;
     int64_t next_seq; /* the call that is executed next */
     int64_t calls;    /* that were accepted */
-    struct held *held;
+    struct tinker_held *held;
     bool busy;         /* a call of it is with the model's thread */
     bool gone;         /* its session has ended, and its weights are given up */
     bool corrupt;      /* it could not be made */
@@ -76,59 +76,59 @@ struct run {
     bool half_done; /* a call is in the middle of its work */
 };
 
-struct sampler {
-    struct sampler *next;
-    struct session *session;
+struct tinker_sampler {
+    struct tinker_sampler *next;
+    struct tinker_session *session;
     char *id, *path; /* path: of the checkpoint, or NULL */
     struct digest content;
     int adapter; /* as in struct request */
     bool ready, gone;
-    struct err err;          /* where it could not be made */
+    struct err err; /* where it could not be made */
     bool failed;
     struct sampling *waiting; /* requests that came before it was ready */
 };
 
-struct checkpoint {
-    struct checkpoint *next;
+struct tinker_checkpoint {
+    struct tinker_checkpoint *next;
     char *run, *name, *folder; /* folder: below the checkpoints' */
     enum checkpoint_kind kind;
     struct adapter_shape shape;
-    bool moments, public; /* moments: it holds the optimizer's */
+    bool moments, public;         /* moments: it holds the optimizer's */
     int64_t bytes, made, expires; /* Unix seconds; expires 0: never */
     char *metadata;               /* JSON, or NULL */
 };
 
 /* ---- work for the model's thread ----------------------------------------------------------------------------------*/
 
-enum work_kind {
-    WORK_CREATE,
-    WORK_LOAD,
-    WORK_TRAIN,
-    WORK_STEP,
-    WORK_SAVE,
-    WORK_SNAPSHOT,     /* a sampler without a name */
-    WORK_OPEN_SAMPLER, /* a sampler of a checkpoint */
-    WORK_DROP,         /* weights of a run and of a sampler */
-    WORK_CLOSE,        /* all of them */
+enum task_kind {
+    TASK_CREATE,
+    TASK_LOAD,
+    TASK_TRAIN,
+    TASK_STEP,
+    TASK_SAVE,
+    TASK_SNAPSHOT,     /* a sampler without a name */
+    TASK_OPEN_SAMPLER, /* a sampler of a checkpoint */
+    TASK_DROP,         /* weights of a run and of a sampler */
+    TASK_CLOSE,        /* all of them */
 };
-struct work {
+struct task {
     struct model_call call;
     struct tinker *t;
-    enum work_kind kind;
-    struct run *run;         /* or NULL */
-    struct sampler *sampler; /* or NULL */
-    struct future *future;   /* or NULL */
+    enum task_kind kind;
+    struct tinker_run *run;         /* or NULL */
+    struct tinker_sampler *sampler; /* or NULL */
+    struct future *future;          /* or NULL */
     struct arena mem;
     int64_t bytes; /* that count as held */
     /* what is asked for */
     struct datums datums;
     struct call_optim optim;
     uint64_t seed;
-    char *folder;    /* to read, or to write */
-    bool optimizer;  /* of a load: with the moments */
-    struct checkpoint *checkpoint; /* of a save: what is added where it goes well */
-    bool replaces;
-    char *path; /* of the result */
+    char *folder;                         /* to read, or to write */
+    bool optimizer;                       /* of a load: with the moments */
+    bool creates;                         /* the run begins with it */
+    struct tinker_checkpoint *checkpoint; /* of a save: what is added where it goes well */
+    char *path;                           /* of the result */
     /* how it goes: the model's thread */
     int at; /* the next datum */
     double loss;
@@ -143,7 +143,7 @@ struct work {
 struct sampling {
     struct sampling *next;
     struct tinker *t;
-    struct sampler *sampler;
+    struct tinker_sampler *sampler;
     struct future *future;
     struct job *job;
     json_t *json;
@@ -157,10 +157,10 @@ struct tinker {
     struct model_thread *thread;
     struct comm *comm;
     struct future *future[FUTURE_SLOTS];
-    struct session *sessions;
-    struct run *runs;
-    struct sampler *samplers;
-    struct checkpoint *checkpoints;
+    struct tinker_session *sessions;
+    struct tinker_run *runs;
+    struct tinker_sampler *samplers;
+    struct tinker_checkpoint *checkpoints;
     struct sampling *samplings; /* those that have a job */
     char *folder;               /* of checkpoints */
     int64_t held_bytes;
@@ -168,7 +168,7 @@ struct tinker {
     /* the model's thread */
     int64_t uses;
     struct trained { /* models that have a trainer */
-        struct run **run;
+        struct tinker_run **run;
         int n, cap;
     } trained;
     int *sampled; /* adapters of samplers, the oldest first */
@@ -189,18 +189,19 @@ bool model_is_up(struct tinker *t, struct http_exchange *x);
 /* The digest of a body. */
 struct digest body_digest(const struct http_exchange *x);
 /* Where clients may go on: false, and x has its reply, when there is no such session or it has ended. */
-struct session *session_of(struct tinker *t, struct http_exchange *x, const char *id);
-struct session *session_find(const struct tinker *t, const char *id);
-struct run *run_find(const struct tinker *t, const char *id);
-struct sampler *sampler_find(const struct tinker *t, const char *id);
-void session_finish(struct tinker *t, struct session *s);
+struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, const char *id);
+struct tinker_session *session_find(const struct tinker *t, const char *id);
+struct tinker_run *run_find(const struct tinker *t, const char *id);
+struct tinker_sampler *sampler_find(const struct tinker *t, const char *id);
+void session_finish(struct tinker *t, struct tinker_session *s);
 /* Gives up what a session that has ended holds, once nothing of it is under way. */
-void session_settle(struct tinker *t, struct session *s);
+void session_settle(struct tinker *t, struct tinker_session *s);
 const char *tinker_base(const struct tinker *t);
 
 /* ---- futures.c ---- */
 struct future *future_find(const struct tinker *t, const char *id);
-struct future *future_make(struct tinker *t, const char *id, const struct session *owner, const struct digest *content);
+struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
+                           const struct digest *content);
 /* Takes the bytes of result. */
 void future_done(struct future *f, struct str *result, bool proto);
 /* category: "user", "server" or "unknown". */
@@ -212,7 +213,7 @@ void future_promise(struct http_exchange *x, const struct future *f, const char 
  * reply. */
 bool future_repeated(struct tinker *t, struct http_exchange *x, const char *id, const struct digest *content,
                      const char *model_id);
-void futures_drop(struct tinker *t, const struct session *owner);
+void futures_drop(struct tinker *t, const struct tinker_session *owner);
 void futures_age(struct tinker *t, double now);
 void retrieve_begin(void *tinker, struct http_exchange *x);
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e);
@@ -227,42 +228,43 @@ void save_weights_begin(void *tinker, struct http_exchange *x);
 void save_sampler_begin(void *tinker, struct http_exchange *x);
 void save_external_begin(void *tinker, struct http_exchange *x);
 /* Begins the next call of a run, where there is one. */
-void run_go_on(struct tinker *t, struct run *r);
+void run_go_on(struct tinker *t, struct tinker_run *r);
 /* Fails what waits. */
-void run_fail_held(struct tinker *t, struct run *r, const char *why);
+void run_fail_held(struct tinker *t, struct tinker_run *r, const char *why);
 void runs_mind_gaps(struct tinker *t, double now);
 
-/* ---- work.c ---- */
-struct work *work_make(struct tinker *t, enum work_kind kind);
-void work_free(struct work *w);
-void work_begin(struct work *w);
+/* ---- tasks.c ---- */
+struct task *task_make(struct tinker *t, enum task_kind kind);
+void task_free(struct task *w);
+void task_begin(struct task *w);
 
 /* ---- sampling.c ---- */
 void create_sampler_begin(void *tinker, struct http_exchange *x);
 void sample_begin(void *tinker, struct http_exchange *x);
-struct sampler *sampler_add(struct tinker *t, struct session *s, const char *id);
+struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id);
 /* Begins what waited for a sampler. */
-void sampler_is_ready(struct tinker *t, struct sampler *m);
+void sampler_is_ready(struct tinker *t, struct tinker_sampler *m);
 /* Ends what a session samples. */
-void samplings_end(struct tinker *t, const struct session *s);
+void samplings_end(struct tinker *t, const struct tinker_session *s);
 
 /* ---- checkpoints.c ---- */
 enum status checkpoints_open(struct tinker *t, struct err *e) MUST_USE;
 void checkpoints_close(struct tinker *t);
-struct checkpoint *checkpoint_find(const struct tinker *t, const struct checkpoint_path *p);
+struct tinker_checkpoint *checkpoint_find(const struct tinker *t, const struct checkpoint_path *p);
 /* The checkpoint of a tinker:// path. ST_INVALID: there is none, and the message says what to do. */
-enum status checkpoint_at(const struct tinker *t, const char *path, struct checkpoint **out, struct err *e) MUST_USE;
-struct checkpoint *checkpoint_make(const struct tinker *t, const struct run *r, enum checkpoint_kind kind,
-                                   const struct call_save *c);
-char *checkpoint_dir(const struct tinker *t, const struct checkpoint *c); /* malloc'ed */
-void checkpoint_free(struct checkpoint *c);
+enum status checkpoint_at(const struct tinker *t, const char *path, struct tinker_checkpoint **out,
+                          struct err *e) MUST_USE;
+struct tinker_checkpoint *checkpoint_make(const struct tinker *t, const struct tinker_run *r, enum checkpoint_kind kind,
+                                          const struct call_save *c);
+char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c); /* malloc'ed */
+void checkpoint_free(struct tinker_checkpoint *c);
 /* Writes down what it is, into its folder. Any thread. */
-enum status checkpoint_describe(const struct checkpoint *c, const char *dir, struct err *e) MUST_USE;
+enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *dir, struct err *e) MUST_USE;
 /* Puts it into the table, in the place of the one of its name. */
-void checkpoint_add(struct tinker *t, struct checkpoint *c);
-void checkpoint_remove(struct tinker *t, struct checkpoint *c);
+void checkpoint_add(struct tinker *t, struct tinker_checkpoint *c);
+void checkpoint_remove(struct tinker *t, struct tinker_checkpoint *c);
 void checkpoints_age(struct tinker *t, int64_t now);
-void put_checkpoint(struct str *out, const char *key, const struct checkpoint *c);
+void put_checkpoint(struct str *out, const char *key, const struct tinker_checkpoint *c);
 void put_time(struct str *out, const char *key, int64_t unix_s);
 
 /* ---- listing.c ---- */
@@ -278,5 +280,7 @@ void weights_info_begin(void *tinker, struct http_exchange *x);
 void sampler_get_begin(void *tinker, struct http_exchange *x);
 void sessions_list_begin(void *tinker, struct http_exchange *x);
 void session_get_begin(void *tinker, struct http_exchange *x);
+/* Files of external checkpoints, without a key: their addresses cannot be guessed. */
+void file_get_begin(void *tinker, struct http_exchange *x);
 
 #endif

@@ -42,16 +42,16 @@ static enum status read_chunk(const struct proto *datum, const struct proto_fiel
 }
 
 /* Key and value of an entry of a map. */
-struct entry {
+struct wire_entry {
     const char *key;
     struct proto_field value; /* number 0: it is missing */
 };
-static enum status read_entry(const struct proto *of, const struct proto_field *f, struct arena *a, struct entry *out,
-                              struct err *e) {
+static enum status read_entry(const struct proto *of, const struct proto_field *f, struct arena *a,
+                              struct wire_entry *out, struct err *e) {
     struct proto m;
     struct proto_field g;
     bool there;
-    *out = (struct entry){.key = ""};
+    *out = (struct wire_entry){.key = ""};
     TRY(proto_submessage(of, f, "map entry", &m, e));
     for (;;) {
         TRY(proto_next(&m, &g, &there, e));
@@ -63,7 +63,7 @@ static enum status read_entry(const struct proto *of, const struct proto_field *
 
 static enum status read_input(struct wire_memory *w, const struct proto *datum, const struct proto_field *f,
                               struct wire_datum *d, struct err *e) {
-    struct entry entry;
+    struct wire_entry entry;
     struct proto m;
     TRY(read_entry(datum, f, w->arena, &entry, e));
     for (int i = 0; i < d->n_tensors; i++)
@@ -114,7 +114,7 @@ static enum status read_datum(struct wire_memory *w, const struct proto *request
 /* ---- request: options ---------------------------------------------------------------------------------------------*/
 
 /* A LossConfigValue. */
-static enum status read_value(const struct proto *of, const struct entry *entry, struct arena *a,
+static enum status read_value(const struct proto *of, const struct wire_entry *entry, struct arena *a,
                               struct wire_option *out, struct err *e) {
     struct proto m;
     struct proto_field g, value = entry->value;
@@ -139,7 +139,7 @@ struct options {
 
 static enum status read_option(const struct proto *of, const struct proto_field *f, bool plain, struct arena *a,
                                struct options *o, struct err *e) {
-    struct entry entry;
+    struct wire_entry entry;
     TRY(read_entry(of, f, a, &entry, e));
     for (int i = 0; i < o->n; i++)
         if (strcmp(o->option[i].name, entry.key) == 0)
@@ -161,7 +161,7 @@ struct request_reader {
 };
 
 static enum status add_datum(struct request_reader *r, const struct proto *m, const struct proto_field *f,
-                             struct wire_request *out, struct err *e) {
+                             struct wire_training *out, struct err *e) {
     if (out->n == WIRE_MAX_DATUMS)
         return FAIL(e, ST_PARSE, "the request has more than %d datums: send fewer at once", WIRE_MAX_DATUMS);
     if (out->n == r->cap) {
@@ -174,7 +174,7 @@ static enum status add_datum(struct request_reader *r, const struct proto *m, co
 }
 
 static enum status take_field(struct request_reader *r, const struct proto *m, const struct proto_field *f,
-                              struct wire_request *out, struct err *e) {
+                              struct wire_training *out, struct err *e) {
     struct arena *a = r->memory.arena;
     switch (f->number) {
     case 1: return proto_text(m, f, a, &out->model_id, e);
@@ -188,12 +188,12 @@ static enum status take_field(struct request_reader *r, const struct proto *m, c
     }
 }
 
-enum status wire_read_request(const void *body, size_t n, struct arena *a, struct wire_request *out, struct err *e) {
+enum status wire_read_training(const void *body, size_t n, struct arena *a, struct wire_training *out, struct err *e) {
     struct request_reader r = {.memory = wire_memory_make(a)};
     struct proto m = proto_message(body, n, "ForwardBackwardRequest");
     struct proto_field f;
     bool there;
-    *out = (struct wire_request){.model_id = "", .loss_fn = ""};
+    *out = (struct wire_training){.model_id = "", .loss_fn = ""};
     for (;;) {
         TRY(proto_next(&m, &f, &there, e));
         if (!there) break;

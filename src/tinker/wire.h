@@ -44,7 +44,7 @@ struct wire_option { /* of loss_fn_config */
     double number;
 };
 /* ForwardBackwardRequest. */
-struct wire_request {
+struct wire_training {
     const char *model_id, *loss_fn; /* "" where they are missing */
     int32_t seq_id;                 /* 0 where it is missing */
     bool forward_only;
@@ -54,8 +54,8 @@ struct wire_request {
     int n_options;
 };
 /* All that *out points to lies in the arena. ST_PARSE: these bytes are no such message, and the message says where. */
-enum status wire_read_request(const void *body, size_t n, struct arena *a, struct wire_request *out,
-                              struct err *e) MUST_USE;
+enum status wire_read_training(const void *body, size_t n, struct arena *a, struct wire_training *out,
+                               struct err *e) MUST_USE;
 
 /* ForwardBackwardOutput: log-probabilities of each datum, and sums. */
 struct wire_output_datum {

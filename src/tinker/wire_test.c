@@ -45,16 +45,16 @@ static struct str bytes_of(const char *hex) {
     "0a086c6f73733a73756d110000000000000040"
 #define SAMPLE "0a160801120805000000060000001a08000080bf000000c012080000c07f000000bf"
 
-static enum status read_request(const struct str *s, struct wire_request *out) {
+static enum status read_request(const struct str *s, struct wire_training *out) {
     e = (struct err){0};
     arena_reset(&memory);
-    return wire_read_request(s->p, s->len, &memory, out, &e);
+    return wire_read_training(s->p, s->len, &memory, out, &e);
 }
 
 static void test_request_of_the_client(void **state) {
     (void)state;
     CLEANUP_STR struct str s = bytes_of(REQUEST);
-    struct wire_request r;
+    struct wire_training r;
     assert_int_equal(s.len, 114);
     assert_int_equal(read_request(&s, &r), ST_OK);
     assert_string_equal(r.model_id, "s:train:0");
@@ -76,7 +76,7 @@ static void test_request_of_the_client(void **state) {
 static void test_options_of_the_client(void **state) {
     (void)state;
     CLEANUP_STR struct str s = bytes_of(OPTIONS);
-    struct wire_request r;
+    struct wire_training r;
     assert_int_equal(s.len, 75);
     assert_int_equal(read_request(&s, &r), ST_OK);
     assert_true(r.seq_id == 300 && r.n == 0 && r.n_options == 1 && !r.option[0].text);
@@ -106,7 +106,7 @@ static struct str request_of_tensor(const char *hex) {
 static void test_csr_of_the_client(void **state) {
     (void)state;
     CLEANUP_STR struct str s = request_of_tensor(CSR);
-    struct wire_request r;
+    struct wire_training r;
     assert_int_equal(read_request(&s, &r), ST_OK);
     const struct wire_tensor *t = &r.datum[0].tensor[0];
     const int64_t want[6] = {0, 0, 7};
@@ -116,7 +116,7 @@ static void test_csr_of_the_client(void **state) {
 
 static void refuses_tensor(const char *hex, const char *words) {
     CLEANUP_STR struct str s = request_of_tensor(hex);
-    struct wire_request r;
+    struct wire_training r;
     if (read_request(&s, &r) != ST_PARSE) fail_msg("%s was taken", hex);
     if (!strstr(e.msg, words)) fail_msg("%s: \"%s\", expected \"%s\"", hex, e.msg, words);
 }
@@ -196,7 +196,7 @@ static void test_tensors_that_are_refused(void **state) {
 
 static void refuses(const char *hex, const char *words) {
     CLEANUP_STR struct str s = bytes_of(hex);
-    struct wire_request r;
+    struct wire_training r;
     if (read_request(&s, &r) != ST_PARSE) fail_msg("%s was taken", hex);
     if (!strstr(e.msg, words)) fail_msg("%s: \"%s\", expected \"%s\"", hex, e.msg, words);
 }
@@ -233,13 +233,13 @@ static void test_requests_that_are_refused(void **state) {
 static void test_damage(void **state) {
     (void)state;
     CLEANUP_STR struct str s = bytes_of(REQUEST);
-    struct wire_request r;
+    struct wire_training r;
     int fine = 0;
     for (size_t n = 0; n < s.len; n++) {
         char *part = malloc(n ? n : 1);
         memcpy(part, s.p, n);
         arena_reset(&memory);
-        fine += wire_read_request(part, n, &memory, &r, &e) == ST_OK;
+        fine += wire_read_training(part, n, &memory, &r, &e) == ST_OK;
         free(part);
     }
     assert_int_equal(fine, 4); /* nothing; behind model_id, seq_id and the datum */
@@ -257,7 +257,7 @@ static void test_unknown_fields_are_skipped(void **state) {
                                         "7a0161"
                                         "7d00000000"
                                         "790000000000000000" REQUEST "f20702abcd");
-    struct wire_request r;
+    struct wire_training r;
     assert_int_equal(read_request(&s, &r), ST_OK);
     assert_true(r.n == 1 && r.seq_id == 1);
     /* a shape that is not packed, provenance spans, an image among the chunks, two texts */

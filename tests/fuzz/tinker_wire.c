@@ -21,9 +21,9 @@ static void check_datum(const struct wire_datum *d) {
 }
 
 static void request(const uint8_t *data, size_t size, struct arena *a) {
-    struct wire_request r;
+    struct wire_training r;
     struct err e = {0};
-    if (wire_read_request(data, size, a, &r, &e) != ST_OK) {
+    if (wire_read_training(data, size, a, &r, &e) != ST_OK) {
         ASSERT(e.code == ST_PARSE);
         return;
     }

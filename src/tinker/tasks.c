@@ -9,24 +9,25 @@
 
 #include "base/fs.h"
 #include "base/log.h"
+#include "tensor/backend.h"
 #include "tinker/internal.h"
 
 /* Samplers that stay on the device; older ones rest until somebody asks for them. */
 enum { MAX_AWAKE_SAMPLERS = 16 };
 
-static bool run_work(struct model_call *c, struct policy *p);
-static void work_done(struct model_call *c);
+static bool run_task(struct model_call *c, struct policy *p);
+static void task_done(struct model_call *c);
 
-struct work *work_make(struct tinker *t, enum work_kind kind) {
-    struct work *w = xcalloc(1, sizeof *w);
-    w->call.run = run_work;
-    w->call.done = work_done;
+struct task *task_make(struct tinker *t, enum task_kind kind) {
+    struct task *w = xcalloc(1, sizeof *w);
+    w->call.run = run_task;
+    w->call.done = task_done;
     w->t = t;
     w->kind = kind;
     return w;
 }
 
-void work_free(struct work *w) {
+void task_free(struct task *w) {
     if (!w) return;
     w->t->held_bytes -= w->bytes;
     arena_free(&w->mem);
@@ -38,29 +39,29 @@ void work_free(struct work *w) {
     free(w);
 }
 
-void work_begin(struct work *w) { model_thread_call(w->t->thread, &w->call); }
+void task_begin(struct task *w) { model_thread_call(w->t->thread, &w->call); }
 
 /* ---- which models are on the device -------------------------------------------------------------------------------*/
 
-static void list_add(struct trained *l, struct run *r) {
+static void list_add(struct trained *l, struct tinker_run *r) {
     if (l->n == l->cap) {
         l->cap = l->cap ? 2 * l->cap : 16;
-        l->run = xrealloc(l->run, (size_t)l->cap * sizeof(struct run *));
+        l->run = xrealloc(l->run, (size_t)l->cap * sizeof(struct tinker_run *));
     }
     l->run[l->n++] = r;
 }
 
-static void list_remove(struct trained *l, const struct run *r) {
+static void list_remove(struct trained *l, const struct tinker_run *r) {
     for (int i = 0; i < l->n; i++)
         if (l->run[i] == r) l->run[i--] = l->run[--l->n];
 }
 
 /* Puts the model that was used longest ago to rest, but this one. False: there is none that could rest. */
-static bool rest_one(struct tinker *t, const struct run *but) {
-    struct run *oldest = NULL;
+static bool rest_one(struct tinker *t, const struct tinker_run *but) {
+    struct tinker_run *oldest = NULL;
     struct err e = {0};
     for (int i = 0; i < t->trained.n; i++) {
-        struct run *r = t->trained.run[i];
+        struct tinker_run *r = t->trained.run[i];
         if (r == but || r->half_done || r->trainer->rest || (oldest && r->used > oldest->used)) continue;
         oldest = r;
     }
@@ -77,12 +78,12 @@ static int count_awake(const struct tinker *t) {
 }
 
 /* Room for one model more beside this one. */
-static void make_room(struct tinker *t, const struct run *r) {
+static void make_room(struct tinker *t, const struct tinker_run *r) {
     while (count_awake(t) >= t->o->max_awake && rest_one(t, r)) {}
 }
 
-static enum status wake_run(struct work *w, struct err *e) {
-    struct run *r = w->run;
+static enum status wake_run(struct task *w, struct err *e) {
+    struct tinker_run *r = w->run;
     enum status st;
     if (!r->trainer) return FAIL(e, ST_FAILED, "the model %s could not be made", r->id);
     r->used = ++w->t->uses;
@@ -115,7 +116,7 @@ static void keep_sampler(struct tinker *t, struct policy *p, int adapter) {
 /* ---- models -------------------------------------------------------------------------------------------------------*/
 
 /* The trainer of an adapter that is there, with the moments of a folder if it has any. */
-static enum status open_trainer(struct work *w, struct policy *p, int adapter, struct trainer **out, struct err *e) {
+static enum status open_trainer(struct task *w, struct policy *p, int adapter, struct trainer **out, struct err *e) {
     TRY(model_adapter_prepare(p->model, adapter, e));
     TRY(trainer_open(w->t->comm, p->model, adapter, w->t->o->train_tokens, out, e));
     if (!w->optimizer) return ST_OK;
@@ -124,10 +125,10 @@ static enum status open_trainer(struct work *w, struct policy *p, int adapter, s
     return adamw_load((*out)->opt, s.param, s.n, file, e);
 }
 
-static enum status make_once(struct work *w, struct policy *p, int *adapter, struct trainer **trainer, struct err *e) {
+static enum status make_once(struct task *w, struct policy *p, int *adapter, struct trainer **trainer, struct err *e) {
     *adapter = 0;
     *trainer = NULL;
-    enum status st = w->kind == WORK_CREATE ? model_adapter_create(p->model, &w->run->shape, w->seed, adapter, e)
+    enum status st = w->kind == TASK_CREATE ? model_adapter_create(p->model, &w->run->shape, w->seed, adapter, e)
                                             : model_adapter_load(p->model, w->folder, adapter, e);
     if (st != ST_OK) return st;
     st = open_trainer(w, p, *adapter, trainer, e);
@@ -138,7 +139,7 @@ static enum status make_once(struct work *w, struct policy *p, int *adapter, str
     return st;
 }
 
-static void drop_run(struct work *w, struct policy *p, struct run *r) {
+static void drop_run(struct task *w, struct policy *p, struct tinker_run *r) {
     struct err e;
     if (!r->trainer) return;
     list_remove(&w->t->trained, r);
@@ -149,8 +150,8 @@ static void drop_run(struct work *w, struct policy *p, struct run *r) {
 }
 
 /* A new model, or the weights of a checkpoint in the place of what is there. */
-static enum status make_model(struct work *w, struct policy *p, struct err *e) {
-    struct run *r = w->run;
+static enum status make_model(struct task *w, struct policy *p, struct err *e) {
+    struct tinker_run *r = w->run;
     struct trainer *trainer;
     enum status st;
     int adapter;
@@ -168,15 +169,15 @@ static enum status make_model(struct work *w, struct policy *p, struct err *e) {
     js_begin(&w->result, NULL, '{');
     if (w->path) js_put_str(&w->result, "path", w->path);
     js_put_str(&w->result, "model_id", r->id);
-    js_put_str(&w->result, "type", w->kind == WORK_CREATE ? "create_model" : "load_weights");
+    js_put_str(&w->result, "type", w->kind == TASK_CREATE ? "create_model" : "load_weights");
     js_end(&w->result, '}');
     return ST_OK;
 }
 
 /* ---- training -----------------------------------------------------------------------------------------------------*/
 
-static enum status train_group(struct work *w, struct policy *p, int end, struct err *e) {
-    struct run *r = w->run;
+static enum status train_group(struct task *w, struct policy *p, int end, struct err *e) {
+    struct tinker_run *r = w->run;
     struct datums *x = &w->datums;
     if (x->forward_only) {
         TRY(train_forward(r->trainer, p->model, r->adapter, x->d + w->at, end - w->at, e));
@@ -190,8 +191,8 @@ static enum status train_group(struct work *w, struct policy *p, int end, struct
 }
 
 /* One group of datums. *more: there are others. */
-static enum status train(struct work *w, struct policy *p, bool *more, struct err *e) {
-    struct run *r = w->run;
+static enum status train(struct task *w, struct policy *p, bool *more, struct err *e) {
+    struct tinker_run *r = w->run;
     struct datums *x = &w->datums;
     enum status st = ST_OK;
     if (w->at == 0) {
@@ -216,8 +217,7 @@ static enum status train(struct work *w, struct policy *p, bool *more, struct er
     return ST_OK;
 }
 
-static enum status step(struct work *w, struct err *e) {
-    struct trainer *t = w->run->trainer;
+static enum status step(struct task *w, struct err *e) {
     const struct call_optim *o = &w->optim;
     const struct adamw_config c = {.learning_rate = o->learning_rate,
                                    .beta1 = o->beta1,
@@ -226,7 +226,7 @@ static enum status step(struct work *w, struct err *e) {
                                    .weight_decay = o->weight_decay};
     double norm;
     TRY(wake_run(w, e));
-    t = w->run->trainer;
+    struct trainer *t = w->run->trainer;
     const uint64_t history = t->history;
     const enum status st = train_optimizer_step(t, &c, o->grad_clip_norm, t->opt->step + 1, &norm, e);
     if (st != ST_OK) {
@@ -264,8 +264,8 @@ static int64_t bytes_in(const char *dir) {
     return sum;
 }
 
-static enum status write_checkpoint(struct work *w, struct policy *p, const char *dir, struct err *e) {
-    const struct run *r = w->run;
+static enum status write_checkpoint(struct task *w, struct policy *p, const char *dir, struct err *e) {
+    const struct tinker_run *r = w->run;
     TRY(fs_remove(dir, e));
     TRY(fs_mkdirs(dir, e));
     TRY(model_adapter_save(p->model, r->adapter, dir, e));
@@ -280,7 +280,7 @@ static enum status write_checkpoint(struct work *w, struct policy *p, const char
     return FAIL(e, ST_IO, "%s: %s", w->folder, strerror(errno));
 }
 
-static enum status save(struct work *w, struct policy *p, struct err *e) {
+static enum status save(struct task *w, struct policy *p, struct err *e) {
     static const char *const types[] = {"save_weights", "save_weights_for_sampler", "save_weights_external"};
     CLEANUP_STR struct str dir = STR_INIT;
     TRY(wake_run(w, e));
@@ -299,7 +299,7 @@ static enum status save(struct work *w, struct policy *p, struct err *e) {
     return ST_OK;
 }
 
-static enum status snapshot(struct work *w, struct policy *p, struct err *e) {
+static enum status snapshot(struct task *w, struct policy *p, struct err *e) {
     enum status st;
     TRY(wake_run(w, e));
     do {
@@ -315,7 +315,7 @@ static enum status snapshot(struct work *w, struct policy *p, struct err *e) {
     return ST_OK;
 }
 
-static enum status open_sampler(struct work *w, struct policy *p, struct err *e) {
+static enum status open_sampler(struct task *w, struct policy *p, struct err *e) {
     enum status st;
     do {
         *e = (struct err){0};
@@ -338,72 +338,72 @@ static void drop_adapter(struct tinker *t, struct policy *p, int adapter) {
 
 /* ---- the call -----------------------------------------------------------------------------------------------------*/
 
-static enum status work_step(struct work *w, struct policy *p, bool *more, struct err *e) {
+static enum status task_step(struct task *w, struct policy *p, bool *more, struct err *e) {
     switch (w->kind) {
-    case WORK_CREATE:
-    case WORK_LOAD: return make_model(w, p, e);
-    case WORK_TRAIN: return train(w, p, more, e);
-    case WORK_STEP: return step(w, e);
-    case WORK_SAVE: return save(w, p, e);
-    case WORK_SNAPSHOT: return snapshot(w, p, e);
-    case WORK_OPEN_SAMPLER: return open_sampler(w, p, e);
-    case WORK_DROP:
+    case TASK_CREATE:
+    case TASK_LOAD: return make_model(w, p, e);
+    case TASK_TRAIN: return train(w, p, more, e);
+    case TASK_STEP: return step(w, e);
+    case TASK_SAVE: return save(w, p, e);
+    case TASK_SNAPSHOT: return snapshot(w, p, e);
+    case TASK_OPEN_SAMPLER: return open_sampler(w, p, e);
+    case TASK_DROP:
         if (w->run) drop_run(w, p, w->run);
         if (w->adapter > 0) drop_adapter(w->t, p, w->adapter);
         return ST_OK;
-    case WORK_CLOSE:
+    case TASK_CLOSE:
         while (w->t->trained.n > 0) drop_run(w, p, w->t->trained.run[0]);
         return ST_OK;
     default: return ST_OK;
     }
 }
 
-static bool run_work(struct model_call *c, struct policy *p) {
-    struct work *w = (struct work *)c;
+static bool run_task(struct model_call *c, struct policy *p) {
+    struct task *w = (struct task *)c;
     bool more = false;
-    if (atomic_load(&w->t->closing) && w->kind != WORK_CLOSE && w->kind != WORK_DROP)
+    if (atomic_load(&w->t->closing) && w->kind != TASK_CLOSE && w->kind != TASK_DROP)
         w->status = FAIL(&w->err, ST_CANCELLED, "the server is ending");
     else
-        w->status = work_step(w, p, &more, &w->err);
+        w->status = task_step(w, p, &more, &w->err);
     if (more) return false;
-    if (w->kind == WORK_TRAIN && w->run) w->run->half_done = false;
+    if (w->kind == TASK_TRAIN && w->run) w->run->half_done = false;
     return true;
 }
 
 /* ---- when it is done: the server's thread -------------------------------------------------------------------------*/
 
-static void end_sampler(struct work *w) {
-    struct sampler *m = w->sampler;
+static void end_sampler(struct task *w) {
+    struct tinker_sampler *m = w->sampler;
     m->adapter = w->adapter;
     m->ready = w->status == ST_OK;
     m->failed = !m->ready;
     m->err = w->err;
     if (m->gone && m->ready) { /* its session ended meanwhile */
-        struct work *drop = work_make(w->t, WORK_DROP);
+        struct task *drop = task_make(w->t, TASK_DROP);
         drop->adapter = m->adapter;
         m->ready = false;
-        work_begin(drop);
+        task_begin(drop);
     }
     sampler_is_ready(w->t, m);
 }
 
-static void work_done(struct model_call *c) {
-    struct work *w = (struct work *)c;
+static void task_done(struct model_call *c) {
+    struct task *w = (struct task *)c;
     struct tinker *t = w->t;
-    struct run *r = w->run;
-    if (w->kind == WORK_CLOSE) t->closed = true;
+    struct tinker_run *r = w->run;
+    if (w->kind == TASK_CLOSE) t->closed = true;
     if (w->sampler) end_sampler(w);
-    if (w->kind == WORK_SAVE && w->status == ST_OK) {
+    if (w->kind == TASK_SAVE && w->status == ST_OK) {
         checkpoint_add(t, w->checkpoint);
         w->checkpoint = NULL;
     }
-    if ((w->kind == WORK_CREATE || w->kind == WORK_LOAD) && w->status != ST_OK && r && r->calls == 0) r->corrupt = true;
+    if (w->creates && w->status != ST_OK) r->corrupt = true;
     if (w->future && w->status == ST_OK)
         future_done(w->future, &w->result, w->proto);
     else if (w->future)
         future_end(w->future, w->status, &w->err);
-    const bool of_run = r && w->kind != WORK_DROP;
-    work_free(w);
+    const bool of_run = r && w->kind != TASK_DROP;
+    task_free(w);
     if (!of_run) return;
     r->busy = false;
     if (r->session->finished)

@@ -1,0 +1,226 @@
+/* Checkpoints: the table of tinker:// names, and a folder for each: the adapter in PEFT form, the optimizer's moments
+ * where it restores training, and checkpoint.json, which says what it is. Folders have names of the server's own. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "tinker/internal.h"
+
+enum { MAX_DESCRIPTION = 1 << 20 };
+static const char description[] = "checkpoint.json";
+
+void checkpoint_free(struct tinker_checkpoint *c) {
+    if (!c) return;
+    free(c->run);
+    free(c->name);
+    free(c->folder);
+    free(c->metadata);
+    free(c);
+}
+
+char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c) {
+    return fs_join(t->folder, c->folder);
+}
+
+struct tinker_checkpoint *checkpoint_make(const struct tinker *t, const struct tinker_run *r, enum checkpoint_kind kind,
+                                          const struct call_save *call) {
+    struct tinker_checkpoint *c = xcalloc(1, sizeof *c);
+    CLEANUP_STR struct str folder = STR_INIT;
+    uint64_t random[2] = {0};
+    (void)t;
+    if (getrandom(random, sizeof random, 0) != sizeof random) random[0] = (uint64_t)clock();
+    str_addf(&folder, "%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
+    const int64_t now = (int64_t)time(NULL);
+    *c = (struct tinker_checkpoint){.run = xstrdup(r->id),
+                                    .name = xstrdup(call->name),
+                                    .folder = str_steal(&folder),
+                                    .kind = kind,
+                                    .shape = r->shape,
+                                    .moments = kind == CHECKPOINT_WEIGHTS,
+                                    .made = now,
+                                    .expires = call->ttl_s > 0 ? now + call->ttl_s : 0,
+                                    .metadata =
+                                        call->user_metadata ? json_dumps(call->user_metadata, JSON_COMPACT) : NULL};
+    return c;
+}
+
+/* ---- on disk ------------------------------------------------------------------------------------------------------*/
+
+enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *dir, struct err *e) {
+    CLEANUP_FREE char *path = fs_join(dir, description);
+    CLEANUP_STR struct str s = STR_INIT;
+    js_begin(&s, NULL, '{');
+    js_put_i64(&s, "version", 1);
+    js_put_str(&s, "run", c->run);
+    js_put_str(&s, "kind", checkpoint_kind_names[c->kind]);
+    js_put_str(&s, "name", c->name);
+    js_put_i64(&s, "rank", c->shape.rank);
+    js_put_f64(&s, "alpha", (double)c->shape.alpha);
+    js_put_i64(&s, "parts", c->shape.parts);
+    js_put_bool(&s, "moments", c->moments);
+    js_put_bool(&s, "public", c->public);
+    js_put_i64(&s, "bytes", c->bytes);
+    js_put_i64(&s, "made", c->made);
+    js_put_i64(&s, "expires", c->expires);
+    js_put_str(&s, "metadata", c->metadata);
+    js_end(&s, '}');
+    return fs_write_atomic(path, s.p, s.len, e);
+}
+
+static enum status read_description(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) {
+    const char *run, *name, *kind, *metadata = NULL;
+    int64_t version, rank, parts;
+    double alpha;
+    TRY(js_get_i64(j, where, "version", &version, e));
+    if (version != 1) return FAIL(e, ST_UNSUPPORTED, "%s: version %lld is not known", where, (long long)version);
+    TRY(js_get_str(j, where, "run", &run, e));
+    TRY(js_get_str(j, where, "name", &name, e));
+    TRY(js_get_str(j, where, "kind", &kind, e));
+    TRY(js_get_i64(j, where, "rank", &rank, e));
+    TRY(js_get_i64(j, where, "parts", &parts, e));
+    TRY(js_get_f64(j, where, "alpha", &alpha, e));
+    TRY(js_get_bool(j, where, "moments", &c->moments, e));
+    TRY(js_get_bool(j, where, "public", &c->public, e));
+    TRY(js_get_i64(j, where, "bytes", &c->bytes, e));
+    TRY(js_get_i64(j, where, "made", &c->made, e));
+    TRY(js_get_i64(j, where, "expires", &c->expires, e));
+    TRY(js_opt_str(j, where, "metadata", &metadata, e));
+    for (c->kind = 0; c->kind < CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_names[c->kind]) != 0;) c->kind++;
+    if (c->kind == CHECKPOINT_KINDS || !call_name_is_safe(name))
+        return FAIL(e, ST_PARSE, "%s: kind or name is none", where);
+    c->shape = (struct adapter_shape){(int)rank, (float)alpha, (unsigned)parts};
+    c->run = xstrdup(run);
+    c->name = xstrdup(name);
+    c->metadata = metadata ? xstrdup(metadata) : NULL;
+    return ST_OK;
+}
+
+/* A folder that a server before this one wrote. What is not whole is removed. */
+static void find_one(struct tinker *t, const char *folder) {
+    CLEANUP_FREE char *dir = fs_join(t->folder, folder), *path = fs_join(dir, description);
+    CLEANUP_JSON json_t *j = NULL;
+    struct tinker_checkpoint *c = xcalloc(1, sizeof *c);
+    struct err e = {0};
+    if (str_has_suffix(folder, ".new")) { /* a server was killed while it wrote it */
+        if (fs_remove(dir, &e) != ST_OK) log_warn("%s", e.msg);
+        checkpoint_free(c);
+        return;
+    }
+    c->folder = xstrdup(folder);
+    if (js_load(path, MAX_DESCRIPTION, &j, &e) == ST_OK && read_description(j, path, c, &e) == ST_OK) {
+        checkpoint_add(t, c);
+        return;
+    }
+    log_warn("%s is no checkpoint, and is left alone: %s", dir, e.msg);
+    checkpoint_free(c);
+}
+
+enum status checkpoints_open(struct tinker *t, struct err *e) {
+    char **names;
+    size_t n;
+    t->folder = fs_join(t->o->dir, "checkpoints");
+    TRY(fs_mkdirs(t->folder, e));
+    TRY(fs_list(t->folder, &names, &n, e));
+    for (size_t i = 0; i < n; i++) {
+        find_one(t, names[i]);
+        free(names[i]);
+    }
+    free(names);
+    return ST_OK;
+}
+
+void checkpoints_close(struct tinker *t) {
+    for (struct tinker_checkpoint *c = t->checkpoints, *next; c; c = next) {
+        next = c->next;
+        checkpoint_free(c);
+    }
+    t->checkpoints = NULL;
+    free(t->folder);
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------------------*/
+
+struct tinker_checkpoint *checkpoint_find(const struct tinker *t, const struct checkpoint_path *p) {
+    struct tinker_checkpoint *c = t->checkpoints;
+    while (c && (c->kind != p->kind || strcmp(c->name, p->name) != 0 || strcmp(c->run, p->run) != 0)) c = c->next;
+    return c;
+}
+
+enum status checkpoint_at(const struct tinker *t, const char *path, struct tinker_checkpoint **out, struct err *e) {
+    struct arena a = ARENA_INIT;
+    struct checkpoint_path p;
+    enum status st = call_read_path(path, &a, &p, e);
+    *out = st == ST_OK ? checkpoint_find(t, &p) : NULL;
+    if (st == ST_OK && !*out) st = FAIL(e, ST_INVALID, "there is no checkpoint %.300s here", path);
+    arena_free(&a);
+    return st;
+}
+
+/* Newest first. */
+void checkpoint_add(struct tinker *t, struct tinker_checkpoint *c) {
+    const struct checkpoint_path p = {c->run, c->name, c->kind};
+    struct tinker_checkpoint *old = checkpoint_find(t, &p), **at = &t->checkpoints;
+    if (old && old->made > c->made) { /* two of a name were left by a server that was killed */
+        struct tinker_checkpoint *older = c;
+        c = old;
+        old = older;
+        old->next = NULL;
+        checkpoint_remove(t, old);
+        return;
+    }
+    if (old) checkpoint_remove(t, old);
+    while (*at && (*at)->made > c->made) at = &(*at)->next;
+    c->next = *at;
+    *at = c;
+}
+
+void checkpoint_remove(struct tinker *t, struct tinker_checkpoint *c) {
+    CLEANUP_FREE char *dir = checkpoint_dir(t, c);
+    struct err e;
+    for (struct tinker_checkpoint **at = &t->checkpoints; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            break;
+        }
+    if (fs_remove(dir, &e) != ST_OK) log_warn("%s", e.msg);
+    checkpoint_free(c);
+}
+
+void checkpoints_age(struct tinker *t, int64_t now) {
+    for (struct tinker_checkpoint *c = t->checkpoints, *next; c; c = next) {
+        next = c->next;
+        if (c->expires > 0 && c->expires <= now) checkpoint_remove(t, c);
+    }
+}
+
+/* ---- as JSON ------------------------------------------------------------------------------------------------------*/
+
+void put_time(struct str *out, const char *key, int64_t unix_s) {
+    char text[40];
+    struct tm tm;
+    const time_t at = (time_t)unix_s;
+    gmtime_r(&at, &tm);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    js_put_str(out, key, text);
+}
+
+void put_checkpoint(struct str *out, const char *key, const struct tinker_checkpoint *c) {
+    CLEANUP_STR struct str id = STR_INIT, path = STR_INIT;
+    CLEANUP_JSON json_t *metadata = c->metadata ? json_loads(c->metadata, 0, NULL) : NULL;
+    str_addf(&id, "%s/%s", checkpoint_kind_names[c->kind], c->name);
+    str_addf(&path, "tinker://%s/%s", c->run, id.p);
+    js_begin(out, key, '{');
+    js_put_str(out, "checkpoint_id", id.p);
+    js_put_str(out, "checkpoint_type", checkpoint_type_names[c->kind]);
+    put_time(out, "time", c->made);
+    js_put_str(out, "tinker_path", path.p);
+    js_put_i64(out, "size_bytes", c->bytes);
+    js_put_bool(out, "public", c->public);
+    if (metadata) js_put_json(out, "user_metadata", metadata);
+    if (c->expires > 0) put_time(out, "expires_at", c->expires);
+    js_end(out, '}');
+}

@@ -1,0 +1,427 @@
+/* What there is: models, checkpoints, samplers, sessions; and what is done to checkpoints by their names. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+#include "model/arch.h"
+#include "tinker/internal.h"
+
+enum { MAX_LIMIT = 1000, MAX_LINK_S = 900 };
+
+/* A page of a list, by the query of a request. */
+struct page {
+    int64_t limit, offset;
+};
+static struct page page_of(const struct http_exchange *x, int64_t usual) {
+    struct page p = {usual, 0};
+    const char *limit = http_query(x, "limit"), *offset = http_query(x, "offset");
+    int64_t v;
+    if (limit && parse_i64(limit, &v) && v >= 0) p.limit = i64_min(v, MAX_LIMIT);
+    if (offset && parse_i64(offset, &v) && v >= 0) p.offset = v;
+    return p;
+}
+
+static void put_cursor(struct str *out, const struct page *p, int64_t total) {
+    js_begin(out, "cursor", '{');
+    js_put_i64(out, "offset", p->offset);
+    js_put_i64(out, "limit", p->limit);
+    js_put_i64(out, "total_count", total);
+    js_end(out, '}');
+}
+
+static void put_metadata(struct str *out, const char *metadata) {
+    CLEANUP_JSON json_t *j = metadata ? json_loads(metadata, 0, NULL) : NULL;
+    if (j)
+        js_put_json(out, "user_metadata", j);
+    else
+        js_put_null(out, "user_metadata");
+}
+
+/* ---- models -------------------------------------------------------------------------------------------------------*/
+
+void get_info_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct err e = {0};
+    struct str out = STR_INIT;
+    const char *id;
+    if (!j || !model_is_up(t, x)) return;
+    if (js_get_str(j, "body", "model_id", &id, &e) != ST_OK) {
+        reply_detail(x, 422, "%s", e.msg);
+        return;
+    }
+    const struct tinker_run *r = run_find(t, id);
+    if (!r) {
+        reply_detail(x, 404, "there is no model \"%.200s\" here", id);
+        return;
+    }
+    const struct policy *p = model_thread_policy(t->thread);
+    CLEANUP_FREE char *folder = t->o->tokenizer ? NULL : realpath(p->folder, NULL);
+    js_begin(&out, NULL, '{');
+    js_put_str(&out, "type", "get_info");
+    js_put_str(&out, "model_id", r->id);
+    js_put_bool(&out, "is_lora", true);
+    js_put_i64(&out, "lora_rank", r->shape.rank);
+    js_put_str(&out, "model_name", tinker_base(t));
+    js_begin(&out, "model_data", '{');
+    js_put_str(&out, "arch", model_cfg(p->model)->arch->name);
+    js_put_str(&out, "model_name", tinker_base(t));
+    js_put_str(&out, "tokenizer_id", t->o->tokenizer ? t->o->tokenizer : folder ? folder : p->folder);
+    js_end(&out, '}');
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}
+
+static void put_model(struct tinker *t, struct str *out, const char *name) {
+    const struct policy *p = model_thread_policy(t->thread);
+    js_begin(out, NULL, '{');
+    js_put_str(out, "model_name", name);
+    js_put_i64(out, "max_context_length", model_cfg(p->model)->max_positions);
+    js_put_bool(out, "trainable", true);
+    js_put_bool(out, "sampleable", true);
+    js_end(out, '}');
+}
+
+void capabilities_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    struct str out = STR_INIT;
+    if (!model_is_up(t, x)) return;
+    js_begin(&out, NULL, '{');
+    js_begin(&out, "supported_models", '[');
+    for (int i = 0; serve_base_name(t->serve, i); i++) put_model(t, &out, serve_base_name(t->serve, i));
+    js_end(&out, ']');
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}
+
+/* The newest checkpoint of a kind, or null. */
+static void put_last(const struct tinker *t, struct str *out, const char *key, const char *run,
+                     enum checkpoint_kind kind) {
+    for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next)
+        if (c->kind == kind && strcmp(c->run, run) == 0) {
+            put_checkpoint(out, key, c);
+            return;
+        }
+    js_put_null(out, key);
+}
+
+/* A model that a client has trained, or of which only a server before this one knew: its checkpoints are left. */
+struct listed_run {
+    const char *id, *metadata;
+    int rank;
+    bool corrupt;
+    int64_t used;
+};
+
+static void put_run(const struct tinker *t, struct str *out, const struct listed_run *r) {
+    js_begin(out, NULL, '{');
+    js_put_str(out, "training_run_id", r->id);
+    js_put_str(out, "base_model", tinker_base(t));
+    js_put_str(out, "model_owner", "local");
+    js_put_bool(out, "is_lora", true);
+    js_put_bool(out, "corrupted", r->corrupt);
+    js_put_i64(out, "lora_rank", r->rank);
+    put_time(out, "last_request_time", r->used);
+    put_last(t, out, "last_checkpoint", r->id, CHECKPOINT_WEIGHTS);
+    put_last(t, out, "last_sampler_checkpoint", r->id, CHECKPOINT_SAMPLER);
+    put_metadata(out, r->metadata);
+    js_end(out, '}');
+}
+
+static int newer(const void *a, const void *b) {
+    const struct listed_run *x = a, *y = b;
+    return (y->used > x->used) - (y->used < x->used);
+}
+
+/* All of them, newest first. The caller frees the list. */
+static struct listed_run *list_runs(const struct tinker *t, int *n) {
+    int cap = 1;
+    for (const struct tinker_run *r = t->runs; r; r = r->next) cap++;
+    for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) cap++;
+    struct listed_run *l = xcalloc((size_t)cap, sizeof *l);
+    *n = 0;
+    for (const struct tinker_run *r = t->runs; r; r = r->next)
+        l[(*n)++] = (struct listed_run){r->id, r->metadata, r->shape.rank, r->corrupt, r->last_used};
+    for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) {
+        int k = 0;
+        while (k < *n && strcmp(l[k].id, c->run) != 0) k++;
+        if (k == *n) l[(*n)++] = (struct listed_run){c->run, c->metadata, c->shape.rank, false, c->made};
+    }
+    qsort(l, (size_t)*n, sizeof *l, newer);
+    return l;
+}
+
+void runs_list_begin(void *tinker, struct http_exchange *x) {
+    const struct tinker *t = tinker;
+    const struct page p = page_of(x, 20);
+    struct str out = STR_INIT;
+    int n;
+    CLEANUP_FREE struct listed_run *l = list_runs(t, &n);
+    js_begin(&out, NULL, '{');
+    js_begin(&out, "training_runs", '[');
+    for (int64_t i = p.offset; i < n && i < p.offset + p.limit; i++) put_run(t, &out, &l[i]);
+    js_end(&out, ']');
+    put_cursor(&out, &p, n);
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}
+
+/* ---- checkpoints --------------------------------------------------------------------------------------------------*/
+
+/* Those of a run, or all. */
+static void reply_checkpoints(const struct tinker *t, struct http_exchange *x, const char *run) {
+    const struct page p = run ? (struct page){MAX_LIMIT, 0} : page_of(x, 100);
+    struct str out = STR_INIT;
+    int64_t n = 0;
+    js_begin(&out, NULL, '{');
+    js_begin(&out, "checkpoints", '[');
+    for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) {
+        if (run && strcmp(run, c->run) != 0) continue;
+        if (n >= p.offset && (run || n < p.offset + p.limit)) put_checkpoint(&out, NULL, c);
+        n++;
+    }
+    js_end(&out, ']');
+    put_cursor(&out, &p, n);
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}
+
+void checkpoints_list_begin(void *tinker, struct http_exchange *x) { reply_checkpoints(tinker, x, NULL); }
+
+static void show_run(const struct tinker *t, struct http_exchange *x, const char *id) {
+    struct str out = STR_INIT;
+    int n, k = 0;
+    CLEANUP_FREE struct listed_run *l = list_runs(t, &n);
+    while (k < n && strcmp(l[k].id, id) != 0) k++;
+    if (k == n) {
+        reply_detail(x, 404, "there is no training run \"%.200s\" here", id);
+        return;
+    }
+    put_run(t, &out, &l[k]);
+    http_reply_json(x, 200, &out);
+}
+
+/* The checkpoint of a URL, and what follows its name; NULL: x has its reply. */
+static struct tinker_checkpoint *checkpoint_of(struct tinker *t, struct http_exchange *x, char rest[32]) {
+    struct arena a = ARENA_INIT;
+    struct checkpoint_path p;
+    struct err e = {0};
+    const char *tail;
+    struct tinker_checkpoint *c = NULL;
+    if (call_read_checkpoint_url(http_tail(x), &a, &p, &tail, &e) != ST_OK) {
+        reply_detail(x, 404, "%s", e.msg);
+    } else {
+        snprintf(rest, 32, "%s", tail);
+        c = checkpoint_find(t, &p);
+        if (!c)
+            reply_detail(x, 404, "there is no checkpoint tinker://%.200s/%s/%s", p.run, checkpoint_kind_names[p.kind],
+                         p.name);
+    }
+    arena_free(&a);
+    return c;
+}
+
+/* Addresses of the files of an external checkpoint: they hold the folder's random name, which nobody can guess. */
+static void reply_urls(struct tinker *t, struct http_exchange *x, const struct tinker_checkpoint *c) {
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
+    const char *host = http_header(x, "host");
+    struct str out = STR_INIT;
+    (void)t;
+    js_begin(&out, NULL, '{');
+    js_begin(&out, "urls", '{');
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        CLEANUP_STR struct str url = STR_INIT;
+        str_addf(&url, "http://%s/api/v1/files/%s/%s", host ? host : "localhost", c->folder, files[i]);
+        js_put_str(&out, files[i], url.p);
+    }
+    js_end(&out, '}');
+    put_time(&out, "expires", (int64_t)time(NULL) + MAX_LINK_S);
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}
+
+void file_get_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    const char *tail = http_tail(x), *slash = strchr(tail, '/');
+    struct tinker_checkpoint *c = t->checkpoints;
+    while (c && slash &&
+           (c->kind != CHECKPOINT_EXTERNAL || strlen(c->folder) != (size_t)(slash - tail) ||
+            strncmp(c->folder, tail, strlen(c->folder)) != 0))
+        c = c->next;
+    if (!c || !slash ||
+        (strcmp(slash + 1, "adapter_config.json") != 0 && strcmp(slash + 1, "adapter_model.safetensors") != 0)) {
+        reply_detail(x, 404, "there is no such file");
+        return;
+    }
+    CLEANUP_FREE char *dir = checkpoint_dir(t, c), *path = fs_join(dir, slash + 1);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat s;
+    if (fd < 0 || fstat(fd, &s) != 0) {
+        if (fd >= 0) close(fd);
+        reply_detail(x, 404, "there is no such file");
+        return;
+    }
+    http_reply_file(x, fd, 0, s.st_size, "application/octet-stream");
+}
+
+/* GET training_runs/RUN, RUN/checkpoints, RUN/checkpoints/KIND/NAME/external_weights_urls */
+void run_get_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    static const char list[] = "/checkpoints";
+    const char *tail = http_tail(x), *at = strstr(tail, list);
+    char rest[32];
+    if (!at) {
+        show_run(t, x, tail);
+        return;
+    }
+    if (!at[sizeof list - 1] || strcmp(at + sizeof list - 1, "/") == 0) {
+        CLEANUP_FREE char *run = xstrndup(tail, (size_t)(at - tail));
+        reply_checkpoints(t, x, run);
+        return;
+    }
+    const struct tinker_checkpoint *c = checkpoint_of(t, x, rest);
+    if (!c) return;
+    if (strcmp(rest, "external_weights_urls") == 0 && c->kind == CHECKPOINT_EXTERNAL)
+        reply_urls(t, x, c);
+    else
+        reply_detail(x, 404, "files of checkpoints are those of external_weights: call save_weights_external");
+}
+
+void run_delete_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    char rest[32];
+    struct tinker_checkpoint *c = checkpoint_of(t, x, rest);
+    if (!c) return;
+    if (strcmp(rest, "publish") == 0)
+        reply_detail(x, 501, "checkpoints are not published here: whoever has a key may read them");
+    else if (*rest)
+        reply_detail(x, 404, "there is no such call");
+    if (http_replied(x)) return;
+    checkpoint_remove(t, c);
+    reply_empty(x);
+}
+
+void run_post_begin(void *tinker, struct http_exchange *x) {
+    char rest[32];
+    if (!checkpoint_of(tinker, x, rest)) return;
+    if (strcmp(rest, "publish") == 0)
+        reply_detail(x, 501, "checkpoints are not published here: whoever has a key may read them");
+    else
+        reply_detail(x, 404, "there is no such call");
+}
+
+/* PUT .../ttl */
+void run_put_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct err e = {0};
+    int64_t ttl = 0;
+    char rest[32];
+    if (!j) return;
+    struct tinker_checkpoint *c = checkpoint_of(t, x, rest);
+    if (!c) return;
+    if (strcmp(rest, "ttl") != 0) {
+        reply_detail(x, 404, "there is no such call");
+        return;
+    }
+    if (js_opt_i64(j, "body", "ttl_seconds", &ttl, &e) != ST_OK || ttl < 0 || ttl > 10LL * 366 * 86400) {
+        reply_detail(x, 422, "body: ttl_seconds: expected null, or seconds up to ten years");
+        return;
+    }
+    const int64_t before = c->expires;
+    CLEANUP_FREE char *dir = checkpoint_dir(t, c);
+    c->expires = ttl > 0 ? (int64_t)time(NULL) + ttl : 0;
+    if (checkpoint_describe(c, dir, &e) == ST_OK) {
+        reply_empty(x);
+        return;
+    }
+    c->expires = before;
+    reply_detail(x, 500, "%s", e.msg);
+}
+
+void weights_info_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct err e = {0};
+    struct tinker_checkpoint *c;
+    struct str out = STR_INIT;
+    const char *path;
+    if (!j) return;
+    if (js_get_str(j, "body", "tinker_path", &path, &e) != ST_OK) {
+        reply_detail(x, 422, "%s", e.msg);
+        return;
+    }
+    if (checkpoint_at(t, path, &c, &e) != ST_OK) {
+        reply_detail(x, 404, "%s", e.msg);
+        return;
+    }
+    js_begin(&out, NULL, '{');
+    js_put_str(&out, "base_model", tinker_base(t));
+    js_put_bool(&out, "is_lora", true);
+    js_put_i64(&out, "lora_rank", c->shape.rank);
+    js_put_bool(&out, "train_unembed", c->shape.parts & ADAPTER_HEAD);
+    js_put_bool(&out, "train_mlp", c->shape.parts & ADAPTER_MLP);
+    js_put_bool(&out, "train_attn", c->shape.parts & ADAPTER_ATTENTION);
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}
+
+/* ---- samplers and sessions ----------------------------------------------------------------------------------------*/
+
+void sampler_get_begin(void *tinker, struct http_exchange *x) {
+    const struct tinker *t = tinker;
+    struct str out = STR_INIT;
+    const struct tinker_sampler *m = sampler_find(t, http_tail(x));
+    if (!m) {
+        reply_detail(x, 404, "there is no sampler \"%.200s\" here", http_tail(x));
+        return;
+    }
+    js_begin(&out, NULL, '{');
+    js_put_str(&out, "sampler_id", m->id);
+    js_put_str(&out, "base_model", tinker_base(t));
+    if (m->path) js_put_str(&out, "model_path", m->path);
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}
+
+void sessions_list_begin(void *tinker, struct http_exchange *x) {
+    const struct tinker *t = tinker;
+    const struct page p = page_of(x, 20);
+    struct str out = STR_INIT;
+    int64_t n = 0;
+    js_begin(&out, NULL, '{');
+    js_begin(&out, "sessions", '[');
+    for (const struct tinker_session *s = t->sessions; s; s = s->next, n++)
+        if (n >= p.offset && n < p.offset + p.limit) js_put_str(&out, NULL, s->id);
+    js_end(&out, ']');
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}
+
+void session_get_begin(void *tinker, struct http_exchange *x) {
+    const struct tinker *t = tinker;
+    struct str out = STR_INIT;
+    const struct tinker_session *s = session_find(t, http_tail(x));
+    if (!s) {
+        reply_detail(x, 404, "there is no session \"%.200s\" here", http_tail(x));
+        return;
+    }
+    js_begin(&out, NULL, '{');
+    js_begin(&out, "training_run_ids", '[');
+    for (const struct tinker_run *r = t->runs; r; r = r->next)
+        if (r->session == s) js_put_str(&out, NULL, r->id);
+    js_end(&out, ']');
+    js_begin(&out, "sampler_ids", '[');
+    for (const struct tinker_sampler *m = t->samplers; m; m = m->next)
+        if (m->session == s) js_put_str(&out, NULL, m->id);
+    js_end(&out, ']');
+    put_metadata(&out, s->metadata);
+    js_put_str(&out, "display_name", s->name);
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}

@@ -1,0 +1,409 @@
+/* Models that clients train: their making, and their calls in the order of seq_id, each once. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "tinker/internal.h"
+
+/* ---- order --------------------------------------------------------------------------------------------------------*/
+
+/* Puts a call, or with work NULL a number that is spent, at its place. */
+static void hold(struct tinker *t, struct tinker_run *r, int64_t seq, struct task *w) {
+    struct tinker_held **at = &r->held, *h = xmalloc(sizeof *h);
+    while (*at && (*at)->seq < seq) at = &(*at)->next;
+    *h = (struct tinker_held){*at, seq, w, tinker_now_s()};
+    *at = h;
+    r->calls++;
+    r->last_used = (int64_t)time(NULL);
+    if (w) t->held_bytes += w->bytes;
+}
+
+void run_fail_held(struct tinker *t, struct tinker_run *r, const char *why) {
+    (void)t;
+    for (struct tinker_held *h; (h = r->held);) {
+        r->held = h->next;
+        r->next_seq = h->seq + 1;
+        if (h->task && h->task->future) future_fail(h->task->future, "user", why);
+        task_free(h->task);
+        free(h);
+    }
+}
+
+void run_go_on(struct tinker *t, struct tinker_run *r) {
+    if (r->corrupt) run_fail_held(t, r, "the model could not be made");
+    while (!r->busy && r->held && r->held->seq == r->next_seq) {
+        struct tinker_held *h = r->held;
+        r->held = h->next;
+        r->next_seq++;
+        if (h->task) {
+            r->busy = true;
+            task_begin(h->task);
+        }
+        free(h);
+    }
+}
+
+void runs_mind_gaps(struct tinker *t, double now) {
+    for (struct tinker_run *r = t->runs; r; r = r->next) {
+        if (r->busy || !r->held || r->held->seq <= r->next_seq || now - r->held->since < GAP_S) continue;
+        log_warn("%s: call %lld never came, those behind it fail", r->id, (long long)r->next_seq);
+        run_fail_held(t, r, "a call with a smaller seq_id never came");
+    }
+}
+
+/* A call that its run may take on; NULL: x has its reply. With `spent` the call cannot be read: its future fails with
+ * this message at once, and its number is used up. */
+static struct future *accept(struct tinker *t, struct http_exchange *x, struct tinker_run *r, int64_t seq,
+                             const struct digest *content, const char *spent) {
+    CLEANUP_STR struct str id = STR_INIT;
+    str_addf(&id, "%s#%lld", r->id, (long long)seq);
+    if (r->gone || r->session->finished) {
+        reply_detail(x, 410, "the session of the model %s has ended", r->id);
+        return NULL;
+    }
+    r->session->heard = tinker_now_s();
+    if (seq < 1 || seq >= r->next_seq + CALL_MAX_AHEAD) {
+        reply_detail(x, 400, "seq_id %lld: expected 1 or more, and at most %d beyond the next one, which is %lld",
+                     (long long)seq, CALL_MAX_AHEAD, (long long)r->next_seq);
+        return NULL;
+    }
+    if (future_repeated(t, x, id.p, content, r->id)) return NULL;
+    if (seq < r->next_seq) {
+        reply_detail(x, 410, "call %lld of the model %s is over, and its result is gone", (long long)seq, r->id);
+        return NULL;
+    }
+    if (seq > r->next_seq && t->held_bytes > t->o->max_held) {
+        reply_detail(x, 429, "too many bytes of calls wait for their turn");
+        return NULL;
+    }
+    struct future *f = future_make(t, id.p, r->session, content);
+    if (!spent && !r->corrupt) return f;
+    future_fail(f, "user", spent ? spent : "the model could not be made");
+    future_promise(x, f, r->id);
+    hold(t, r, seq, NULL);
+    run_go_on(t, r);
+    return NULL;
+}
+
+/* Takes a call on and answers it. */
+static void submit(struct tinker *t, struct http_exchange *x, struct tinker_run *r, int64_t seq, struct future *f,
+                   struct task *w) {
+    w->run = r;
+    w->future = f;
+    future_promise(x, f, r->id);
+    hold(t, r, seq, w);
+    run_go_on(t, r);
+}
+
+/* The run of a call whose body has these; NULL: x has its reply. */
+static struct tinker_run *run_of(struct tinker *t, struct http_exchange *x, const char *id) {
+    struct tinker_run *r = id ? run_find(t, id) : NULL;
+    if (!r) reply_detail(x, 404, "there is no model \"%.200s\" here", id ? id : "");
+    return r;
+}
+
+/* ---- forward_backward ---------------------------------------------------------------------------------------------*/
+
+enum { MAX_UNPACKED = 64 << 20 };
+
+/* The body, unpacked where it is packed. ST_INVALID: too large. */
+static enum status read_body(struct http_exchange *x, struct str *out, struct err *e) {
+    const char *encoding = http_header(x, "content-encoding");
+    if (!encoding || strcmp(encoding, "identity") == 0) {
+        http_take_body(x, out);
+        return ST_OK;
+    }
+    if (strcmp(encoding, "zstd") != 0) return FAIL(e, ST_UNSUPPORTED, "content-encoding: only zstd is supported here");
+    size_t n;
+    const char *packed = http_body(x, &n);
+    return wire_unzstd(packed, n, MAX_UNPACKED, out, e);
+}
+
+static int body_status(enum status st) { return st == ST_INVALID ? 413 : st == ST_UNSUPPORTED ? 415 : 400; }
+
+void forward_backward_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_STR struct str body = STR_INIT;
+    struct err e = {0};
+    struct wire_training q;
+    if (!model_is_up(t, x)) return;
+    enum status st = read_body(x, &body, &e);
+    if (st != ST_OK) {
+        reply_detail(x, body_status(st), "%s", e.msg);
+        return;
+    }
+    struct task *w = task_make(t, TASK_TRAIN);
+    const struct model_config *c = model_cfg(model_thread_policy(t->thread)->model);
+    st = wire_read_training(body.p, body.len, &w->mem, &q, &e);
+    struct tinker_run *r = *q.model_id && q.seq_id > 0 ? run_of(t, x, q.model_id) : NULL;
+    if (!*q.model_id || q.seq_id <= 0)
+        reply_detail(x, 400, "%s", st == ST_OK ? "model_id or seq_id is missing" : e.msg);
+    if (!r) {
+        task_free(w);
+        return;
+    }
+    if (st == ST_OK) st = datums_make(&q, c->V, c->max_positions, &w->mem, &w->datums, &e);
+    const struct digest d = digest_of(str_c(&body), body.len);
+    struct future *f = accept(t, x, r, q.seq_id, &d, st == ST_OK ? NULL : e.msg);
+    if (!f) {
+        task_free(w);
+        return;
+    }
+    w->bytes = (int64_t)arena_bytes(&w->mem);
+    submit(t, x, r, q.seq_id, f, w);
+}
+
+/* ---- optim_step ---------------------------------------------------------------------------------------------------*/
+
+void optim_step_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct call_optim call;
+    struct err e = {0};
+    struct tinker_run *r;
+    if (!j || !model_is_up(t, x)) return;
+    const enum status st = call_read_optim(j, &call, &e);
+    if (st != ST_OK && (!call.model_id || call.seq_id < 1)) {
+        reply_detail(x, 400, "%s", e.msg);
+        return;
+    }
+    if (!(r = run_of(t, x, call.model_id))) return;
+    const struct digest d = body_digest(x);
+    struct future *f = accept(t, x, r, call.seq_id, &d, st == ST_OK ? NULL : e.msg);
+    if (!f) return;
+    struct task *w = task_make(t, TASK_STEP);
+    w->optim = call;
+    w->optim.model_id = NULL;
+    submit(t, x, r, call.seq_id, f, w);
+}
+
+/* ---- saving -------------------------------------------------------------------------------------------------------*/
+
+/* A sampler without a name, of the weights as they are when the call's turn comes. */
+static void submit_snapshot(struct tinker *t, struct http_exchange *x, struct tinker_run *r, const struct call_save *c,
+                            const struct digest *d, struct future *f) {
+    CLEANUP_STR struct str id = STR_INIT;
+    str_addf(&id, "%s:sample:%lld", r->session->id, (long long)c->sampler_seq_id);
+    if (sampler_find(t, id.p)) {
+        future_fail(f, "user", "sampling_session_seq_id was used before");
+        future_promise(x, f, r->id);
+        hold(t, r, c->seq_id, NULL);
+        run_go_on(t, r);
+        return;
+    }
+    struct task *w = task_make(t, TASK_SNAPSHOT);
+    w->sampler = sampler_add(t, r->session, id.p);
+    w->sampler->content = *d;
+    submit(t, x, r, c->seq_id, f, w);
+}
+
+/* Whether a name is taken, by a checkpoint or by a call that waits. */
+static bool name_is_taken(struct tinker *t, const struct tinker_run *r, enum checkpoint_kind kind, const char *name) {
+    const struct checkpoint_path p = {r->id, (char *)(uintptr_t)name, kind};
+    return checkpoint_find(t, &p) != NULL;
+}
+
+static void save_begin(struct tinker *t, struct http_exchange *x, enum checkpoint_kind kind) {
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct call_save call;
+    struct err e = {0};
+    struct tinker_run *r;
+    if (!j || !model_is_up(t, x)) return;
+    enum status st = call_read_save(j, kind == CHECKPOINT_SAMPLER, &call, &e);
+    if (st != ST_OK && (!call.model_id || call.seq_id < 1)) {
+        reply_detail(x, 400, "%s", e.msg);
+        return;
+    }
+    if (!(r = run_of(t, x, call.model_id))) return;
+    const struct digest d = body_digest(x);
+    struct future *f = accept(t, x, r, call.seq_id, &d, st == ST_OK ? NULL : e.msg);
+    if (!f) return;
+    if (!call.name) {
+        submit_snapshot(t, x, r, &call, &d, f);
+        return;
+    }
+    if (!call.overwrite && name_is_taken(t, r, kind, call.name)) {
+        future_fail(f, "user", "there is a checkpoint of this name already: take another name, or overwrite");
+        future_promise(x, f, r->id);
+        hold(t, r, call.seq_id, NULL);
+        run_go_on(t, r);
+        return;
+    }
+    struct task *w = task_make(t, TASK_SAVE);
+    w->checkpoint = checkpoint_make(t, r, kind, &call);
+    w->folder = checkpoint_dir(t, w->checkpoint);
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "tinker://%s/%s/%s", r->id, checkpoint_kind_names[kind], call.name);
+    w->path = str_steal(&path);
+    submit(t, x, r, call.seq_id, f, w);
+}
+
+void save_weights_begin(void *tinker, struct http_exchange *x) { save_begin(tinker, x, CHECKPOINT_WEIGHTS); }
+void save_sampler_begin(void *tinker, struct http_exchange *x) { save_begin(tinker, x, CHECKPOINT_SAMPLER); }
+void save_external_begin(void *tinker, struct http_exchange *x) { save_begin(tinker, x, CHECKPOINT_EXTERNAL); }
+
+/* ---- making -------------------------------------------------------------------------------------------------------*/
+
+static char *copy_json(const json_t *j) { return j ? json_dumps(j, JSON_COMPACT | JSON_ENCODE_ANY) : NULL; }
+
+/* A run that begins with this work, which makes it. */
+static void begin_run(struct tinker *t, struct http_exchange *x, struct tinker_session *s, int64_t number,
+                      const char *id, const struct adapter_shape *shape, const json_t *metadata, struct future *f,
+                      struct task *w) {
+    struct tinker_run *r = xcalloc(1, sizeof *r);
+    *r = (struct tinker_run){.next = t->runs,
+                             .session = s,
+                             .id = xstrdup(id),
+                             .metadata = copy_json(metadata),
+                             .number = number,
+                             .shape = *shape,
+                             .next_seq = 1,
+                             .busy = true,
+                             .last_used = (int64_t)time(NULL)};
+    t->runs = r;
+    w->run = r;
+    w->future = f;
+    w->creates = true;
+    future_promise(x, f, r->id);
+    task_begin(w);
+}
+
+static int living_models(const struct tinker *t) {
+    int n = 0;
+    for (const struct tinker_run *r = t->runs; r; r = r->next) n += !r->gone && !r->corrupt;
+    return n;
+}
+
+/* The future of a model that is to be made; NULL: x has its reply. *id: the model's, which the caller frees. */
+static struct future *accept_model(struct tinker *t, struct http_exchange *x, const struct tinker_session *s,
+                                   int64_t number, const struct digest *d, char **id) {
+    CLEANUP_STR struct str name = STR_INIT, call = STR_INIT;
+    str_addf(&name, "%s:train:%lld", s->id, (long long)number);
+    str_addf(&call, "%s#make", name.p);
+    *id = NULL;
+    if (future_repeated(t, x, call.p, d, name.p)) return NULL;
+    if (run_find(t, name.p)) {
+        reply_detail(x, 400, "model_seq_id %lld was used before", (long long)number);
+        return NULL;
+    }
+    *id = str_steal(&name);
+    return future_make(t, call.p, s, d);
+}
+
+static void refuse(struct http_exchange *x, struct future *f, const char *model, const char *why) {
+    future_fail(f, "user", why);
+    future_promise(x, f, model);
+}
+
+void create_model_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_JSON json_t *j = body_json(x);
+    CLEANUP_FREE char *id = NULL;
+    struct call_create_model call;
+    struct tinker_session *s;
+    struct err e = {0};
+    if (!j || !model_is_up(t, x)) return;
+    const enum status st = call_read_create_model(j, &call, &e);
+    if (st != ST_OK && st != ST_UNSUPPORTED) {
+        reply_detail(x, 422, "%s", e.msg);
+        return;
+    }
+    if (!(s = session_of(t, x, call.session_id))) return;
+    const struct digest d = body_digest(x);
+    struct future *f = accept_model(t, x, s, call.model_seq_id, &d, &id);
+    if (!f) return;
+    const struct adapter_shape shape = {.rank = (int)call.rank,
+                                        .alpha = LORA_ALPHA,
+                                        .parts = (call.train_attn ? ADAPTER_ATTENTION : 0U) |
+                                                 (call.train_mlp ? ADAPTER_MLP : 0U) |
+                                                 (call.train_unembed ? ADAPTER_HEAD : 0U)};
+    if (st == ST_UNSUPPORTED) {
+        refuse(x, f, id, e.msg);
+    } else if (!call.base_model || !serve_is_base(t->serve, call.base_model)) {
+        refuse(x, f, id, "base_model: this server has another base model: see get_server_capabilities");
+    } else if (call.rank < 1 || call.rank > CALL_MAX_RANK) {
+        refuse(x, f, id, "lora_config: rank: expected 1 to 1024");
+    } else if (shape.parts == 0) {
+        refuse(x, f, id, "lora_config: one of train_attn, train_mlp and train_unembed at least must be true");
+    } else if (living_models(t) >= t->o->max_models) {
+        refuse(x, f, id, "the server has as many models as it may have: end a session, or try again later");
+    } else {
+        struct task *w = task_make(t, TASK_CREATE);
+        const struct digest random = digest_of(id, strlen(id));
+        w->seed = call.seeded ? call.seed : hash_str(random.hex);
+        begin_run(t, x, s, call.model_seq_id, id, &shape, call.user_metadata, f, w);
+    }
+}
+
+/* Weights of a checkpoint for a model: work that reads them. NULL: *e says why not. */
+static struct task *load_task(struct tinker *t, const struct call_load *call, struct tinker_checkpoint **from,
+                              struct err *e) {
+    if (checkpoint_at(t, call->path, from, e) != ST_OK) return NULL;
+    if (call->base_model && !serve_is_base(t->serve, call->base_model)) {
+        (void)FAIL(e, ST_INVALID, "base_model: the checkpoint is of another base model");
+        return NULL;
+    }
+    if (call->optimizer && !(*from)->moments) {
+        (void)FAIL(e, ST_INVALID, "%s has no state of the optimizer: load it without, or a checkpoint of kind weights",
+                   call->path);
+        return NULL;
+    }
+    struct task *w = task_make(t, TASK_LOAD);
+    w->folder = checkpoint_dir(t, *from);
+    w->path = xstrdup(call->path);
+    w->optimizer = call->optimizer;
+    return w;
+}
+
+static void load_new(struct tinker *t, struct http_exchange *x, const struct call_load *call) {
+    CLEANUP_FREE char *id = NULL;
+    struct tinker_checkpoint *from;
+    struct err e = {0};
+    struct tinker_session *s = session_of(t, x, call->session_id);
+    if (!s) return;
+    const struct digest d = body_digest(x);
+    struct future *f = accept_model(t, x, s, call->model_seq_id, &d, &id);
+    if (!f) return;
+    struct task *w = load_task(t, call, &from, &e);
+    if (w && living_models(t) >= t->o->max_models) {
+        task_free(w);
+        w = NULL;
+        (void)FAIL(&e, ST_INVALID, "the server has as many models as it may have: end a session, or try again later");
+    }
+    if (w)
+        begin_run(t, x, s, call->model_seq_id, id, &from->shape, call->user_metadata, f, w);
+    else
+        refuse(x, f, id, e.msg);
+}
+
+static void load_into(struct tinker *t, struct http_exchange *x, const struct call_load *call) {
+    struct tinker_checkpoint *from;
+    struct err e = {0};
+    struct tinker_run *r = run_of(t, x, call->model_id);
+    if (!r) return;
+    const struct digest d = body_digest(x);
+    struct task *w = load_task(t, call, &from, &e);
+    struct future *f = accept(t, x, r, call->seq_id, &d, w ? NULL : e.msg);
+    if (f) {
+        r->shape = from->shape;
+        submit(t, x, r, call->seq_id, f, w);
+    } else {
+        task_free(w);
+    }
+}
+
+void load_weights_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct call_load call;
+    struct err e = {0};
+    if (!j || !model_is_up(t, x)) return;
+    if (call_read_load(j, &call, &e) != ST_OK)
+        reply_detail(x, 400, "%s", e.msg);
+    else if (call.session_id)
+        load_new(t, x, &call);
+    else
+        load_into(t, x, &call);
+}

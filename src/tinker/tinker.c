@@ -1,0 +1,390 @@
+#include "tinker/tinker.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "dist/comm.h"
+#include "tinker/internal.h"
+
+const struct tinker_options tinker_defaults = {
+    .train_tokens = 8192,
+    .max_awake = 8,
+    .max_models = 64,
+    .max_queue = 4096,
+    .max_held = 1LL << 30,
+};
+
+/* ---- what routes share --------------------------------------------------------------------------------------------*/
+
+double tinker_now_s(void) { return clock_now_s(); }
+
+void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) {
+    char text[1400];
+    struct str out = STR_INIT;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    js_begin(&out, NULL, '{');
+    js_put_str(&out, "detail", text);
+    js_end(&out, '}');
+    http_reply_json(x, status, &out);
+}
+
+void reply_empty(struct http_exchange *x) {
+    struct str out = STR_INIT;
+    str_adds(&out, "{}");
+    http_reply_json(x, 200, &out);
+}
+
+json_t *body_json(struct http_exchange *x) {
+    json_t *j = NULL;
+    struct err e = {0};
+    size_t n;
+    const char *body = http_body(x, &n);
+    if (js_parse(body, n, "body", &j, &e) != ST_OK) {
+        reply_detail(x, 400, "%s", e.msg);
+        return NULL;
+    }
+    if (json_is_object(j)) return j;
+    json_decref(j);
+    reply_detail(x, 422, "body: expected an object");
+    return NULL;
+}
+
+bool model_is_up(struct tinker *t, struct http_exchange *x) {
+    if (serve_ready(t->serve)) return true;
+    http_add_header(x, "retry-after", "1");
+    reply_detail(x, 503, "the model is being loaded");
+    return false;
+}
+
+struct digest body_digest(const struct http_exchange *x) {
+    size_t n;
+    const char *body = http_body(x, &n);
+    return digest_of(body, n);
+}
+
+const char *tinker_base(const struct tinker *t) { return serve_base_name(t->serve, 0); }
+
+struct tinker_session *session_find(const struct tinker *t, const char *id) {
+    struct tinker_session *s = t->sessions;
+    while (s && strcmp(s->id, id) != 0) s = s->next;
+    return s;
+}
+struct tinker_run *run_find(const struct tinker *t, const char *id) {
+    struct tinker_run *r = t->runs;
+    while (r && strcmp(r->id, id) != 0) r = r->next;
+    return r;
+}
+struct tinker_sampler *sampler_find(const struct tinker *t, const char *id) {
+    struct tinker_sampler *m = t->samplers;
+    while (m && strcmp(m->id, id) != 0) m = m->next;
+    return m;
+}
+
+struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, const char *id) {
+    struct tinker_session *s = session_find(t, id);
+    if (!s)
+        reply_detail(x, 403, "there is no session \"%.200s\" here", id);
+    else if (s->finished)
+        reply_detail(x, 410, "the session %s has ended", id);
+    if (!s || s->finished) return NULL;
+    s->heard = tinker_now_s();
+    return s;
+}
+
+/* ---- sessions -----------------------------------------------------------------------------------------------------*/
+
+static void client_config_begin(void *tinker, struct http_exchange *x) {
+    struct str out = STR_INIT;
+    (void)tinker;
+    /* The first two make versions 0.22 to 0.24 send the same requests as later ones. */
+    str_adds(&out, "{\"proto_write_fwdbwd\":true,\"fwd_via_fwdbwd\":true,\"sample_max_concurrent_requests\":512}");
+    http_reply_json(x, 200, &out);
+}
+
+static void nothing_begin(void *tinker, struct http_exchange *x) {
+    (void)tinker;
+    reply_empty(x);
+}
+
+static void telemetry_begin(void *tinker, struct http_exchange *x) {
+    struct str out = STR_INIT;
+    (void)tinker;
+    str_adds(&out, "{\"status\":\"accepted\"}");
+    http_reply_json(x, 200, &out);
+}
+
+static void healthz_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    struct str out = STR_INIT;
+    if (!model_is_up(t, x)) return;
+    str_adds(&out, "{\"status\":\"ok\"}");
+    http_reply_json(x, 200, &out);
+}
+
+static void create_session_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct err e = {0};
+    struct str out = STR_INIT;
+    uint64_t r[2];
+    const char *name = NULL;
+    if (!j) return;
+    const json_t *metadata = json_object_get(j, "user_metadata");
+    if (js_opt_str(j, "body", "display_name", &name, &e) != ST_OK) {
+        reply_detail(x, 422, "%s", e.msg);
+        return;
+    }
+    if (getrandom(r, sizeof r, 0) != sizeof r) {
+        reply_detail(x, 500, "no random numbers: %s", strerror(errno));
+        return;
+    }
+    struct tinker_session *s = xcalloc(1, sizeof *s);
+    snprintf(s->id, sizeof s->id, "%08x-%04x-4%03x-a%03x-%012llx", (unsigned)(r[0] >> 32),
+             (unsigned)(r[0] >> 16) & 0xffffU, (unsigned)r[0] & 0xfffU, (unsigned)(r[1] >> 48) & 0xfffU,
+             (unsigned long long)(r[1] & 0xffffffffffffULL));
+    s->name = name ? xstrdup(name) : NULL;
+    s->metadata = json_is_object(metadata) ? json_dumps(metadata, JSON_COMPACT) : NULL;
+    s->heard = tinker_now_s();
+    s->next = t->sessions;
+    t->sessions = s;
+    js_begin(&out, NULL, '{');
+    js_put_str(&out, "session_id", s->id);
+    js_put_str(&out, "type", "create_session");
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
+}
+
+static void heartbeat_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct err e = {0};
+    struct str out = STR_INIT;
+    const char *id;
+    if (!j) return;
+    if (js_get_str(j, "body", "session_id", &id, &e) != ST_OK) {
+        reply_detail(x, 422, "%s", e.msg);
+        return;
+    }
+    if (!session_of(t, x, id)) return;
+    str_adds(&out, "{\"type\":\"session_heartbeat\"}");
+    http_reply_json(x, 200, &out);
+}
+
+/* Nothing of a session that has ended is under way. */
+static bool is_quiet(const struct tinker *t, const struct tinker_session *s) {
+    for (const struct tinker_run *r = t->runs; r; r = r->next)
+        if (r->session == s && r->busy) return false;
+    return true;
+}
+
+void session_settle(struct tinker *t, struct tinker_session *s) {
+    if (!is_quiet(t, s)) return;
+    futures_drop(t, s);
+    for (struct tinker_run *r = t->runs; r; r = r->next) {
+        if (r->session != s || r->gone) continue;
+        struct task *w = task_make(t, TASK_DROP);
+        r->gone = true;
+        w->run = r;
+        task_begin(w);
+    }
+    for (struct tinker_sampler *m = t->samplers; m; m = m->next) {
+        if (m->session != s || m->gone) continue;
+        m->gone = true;
+        if (!m->ready || m->adapter == ADAPTER_BASE) continue;
+        struct task *w = task_make(t, TASK_DROP);
+        w->adapter = m->adapter;
+        m->ready = false;
+        task_begin(w);
+    }
+}
+
+void session_finish(struct tinker *t, struct tinker_session *s) {
+    if (s->finished) return;
+    s->finished = true;
+    for (struct tinker_run *r = t->runs; r; r = r->next)
+        if (r->session == s) run_fail_held(t, r, "the session has ended");
+    samplings_end(t, s);
+    session_settle(t, s);
+}
+
+/* sessions/ID/finish */
+static void session_post_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    const char *tail = http_tail(x), *slash = strchr(tail, '/');
+    if (!slash || strcmp(slash, "/finish") != 0) {
+        reply_detail(x, 404, "there is no such call");
+        return;
+    }
+    CLEANUP_FREE char *id = xstrndup(tail, (size_t)(slash - tail));
+    struct tinker_session *s = session_find(t, id);
+    if (!s) {
+        reply_detail(x, 403, "there is no session \"%.200s\" here", id);
+        return;
+    }
+    session_finish(t, s);
+    reply_empty(x);
+}
+
+void tinker_tick(struct tinker *t) {
+    const double now = tinker_now_s();
+    if (now - t->ticked < 5) return;
+    t->ticked = now;
+    futures_age(t, now);
+    runs_mind_gaps(t, now);
+    checkpoints_age(t, (int64_t)time(NULL));
+    for (struct tinker_session *s = t->sessions; s; s = s->next)
+        if (!s->finished && now - s->heard > SESSION_S) {
+            log_info("tinker: session %s: not heard of for %d minutes, ended", s->id, SESSION_S / 60);
+            session_finish(t, s);
+        }
+}
+
+/* ---- routes -------------------------------------------------------------------------------------------------------*/
+
+static void unknown_begin(void *tinker, struct http_exchange *x) {
+    const char *version = http_header(x, "x-sdk-version");
+    (void)tinker;
+    log_warn("tinker: %s %.200s is not known here (client %.50s)", http_method(x), http_path(x),
+             version ? version : "without a version");
+    reply_detail(x, 404, "this server does not have this call");
+}
+
+#define API "/api/v1/"
+#define POST(p, fn) \
+    { .method = "POST", .path = API p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = fn }
+#define GET(p, fn) \
+    { .method = "GET", .path = API p, .access = HTTP_KEY, .begin = fn }
+
+static const struct http_route routes[] = {
+    {.method = "GET", .path = API "healthz", .access = HTTP_OPEN, .begin = healthz_begin},
+    POST("client/config", client_config_begin),
+    POST("client/dynamic_config", nothing_begin),
+    POST("telemetry", telemetry_begin),
+    POST("create_session", create_session_begin),
+    POST("session_heartbeat", heartbeat_begin),
+    POST("sessions/*", session_post_begin),
+    POST("create_model", create_model_begin),
+    POST("load_weights", load_weights_begin),
+    POST("get_info", get_info_begin),
+    {.method = "POST",
+     .path = API "forward_backward",
+     .access = HTTP_KEY,
+     .body = HTTP_ANY_BODY,
+     .begin = forward_backward_begin},
+    POST("optim_step", optim_step_begin),
+    POST("save_weights", save_weights_begin),
+    POST("save_weights_for_sampler", save_sampler_begin),
+    POST("save_weights_external", save_external_begin),
+    POST("create_sampling_session", create_sampler_begin),
+    POST("asample", sample_begin),
+    {.method = "POST",
+     .path = API "retrieve_future",
+     .access = HTTP_KEY,
+     .body = HTTP_JSON_BODY,
+     .begin = retrieve_begin,
+     .event = retrieve_event,
+     .end = retrieve_end},
+    GET("get_server_capabilities", capabilities_begin),
+    GET("training_runs", runs_list_begin),
+    GET("training_runs/*", run_get_begin),
+    {.method = "DELETE", .path = API "training_runs/*", .access = HTTP_KEY, .begin = run_delete_begin},
+    {.method = "POST",
+     .path = API "training_runs/*",
+     .access = HTTP_KEY,
+     .body = HTTP_OPTIONAL_JSON,
+     .begin = run_post_begin},
+    {.method = "PUT",
+     .path = API "training_runs/*",
+     .access = HTTP_KEY,
+     .body = HTTP_JSON_BODY,
+     .begin = run_put_begin},
+    GET("checkpoints", checkpoints_list_begin),
+    POST("weights_info", weights_info_begin),
+    GET("samplers/*", sampler_get_begin),
+    GET("sessions", sessions_list_begin),
+    GET("sessions/*", session_get_begin),
+    {.method = "GET", .path = API "files/*", .access = HTTP_OPEN, .begin = file_get_begin},
+    {.method = "GET", .path = API "*", .access = HTTP_KEY, .begin = unknown_begin},
+    {.method = "POST", .path = API "*", .access = HTTP_KEY, .body = HTTP_ANY_BODY, .begin = unknown_begin},
+};
+
+struct http_front tinker_front(struct tinker *t) {
+    return (struct http_front){.name = "tinker", .route = routes, .n_routes = ARRAY_LEN(routes), .ctx = t};
+}
+
+/* ---- begin and end ------------------------------------------------------------------------------------------------*/
+
+enum status tinker_open(const struct tinker_options *o, struct serve *s, struct tinker **out, struct err *e) {
+    struct tinker *t = xcalloc(1, sizeof *t);
+    *out = NULL;
+    t->o = o;
+    t->serve = s;
+    t->thread = serve_thread(s);
+    enum status st = comm_open("self", NULL, &t->comm, e);
+    if (st == ST_OK) st = checkpoints_open(t, e);
+    if (st == ST_OK)
+        *out = t;
+    else
+        tinker_close(t);
+    return st;
+}
+
+/* The model's thread gives up what it has for the clients. */
+static void close_models(struct tinker *t) {
+    if (!t->runs || !serve_ready(t->serve)) return;
+    struct task *w = task_make(t, TASK_CLOSE);
+    atomic_store(&t->closing, true);
+    task_begin(w);
+    while (!t->closed) {
+        struct pollfd p = {.fd = model_thread_fd(t->thread), .events = POLLIN};
+        poll(&p, 1, 100);
+        model_thread_collect(t->thread);
+    }
+}
+
+void tinker_close(struct tinker *t) {
+    if (!t) return;
+    for (struct tinker_session *s = t->sessions; s; s = s->next) {
+        s->finished = true;
+        for (struct tinker_run *r = t->runs; r; r = r->next)
+            if (r->session == s) run_fail_held(t, r, "the server is ending");
+    }
+    samplings_end(t, NULL);
+    close_models(t);
+    futures_drop(t, NULL);
+    for (struct tinker_run *r = t->runs, *next; r; r = next) {
+        next = r->next;
+        free(r->id);
+        free(r->metadata);
+        free(r);
+    }
+    for (struct tinker_sampler *m = t->samplers, *next; m; m = next) {
+        next = m->next;
+        free(m->id);
+        free(m->path);
+        free(m);
+    }
+    for (struct tinker_session *s = t->sessions, *next; s; s = next) {
+        next = s->next;
+        free(s->name);
+        free(s->metadata);
+        free(s);
+    }
+    checkpoints_close(t);
+    comm_close(t->comm);
+    free(t->trained.run);
+    free(t->sampled);
+    free(t);
+}
