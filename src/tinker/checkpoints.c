@@ -17,6 +17,7 @@ void checkpoint_free(struct tinker_checkpoint *c) {
     if (!c) return;
     free(c->run);
     free(c->name);
+    free(c->base);
     free(c->folder);
     free(c->metadata);
     free(c);
@@ -37,6 +38,7 @@ struct tinker_checkpoint *checkpoint_make(const struct tinker *t, const struct t
     const int64_t now = (int64_t)time(NULL);
     *c = (struct tinker_checkpoint){.run = xstrdup(r->id),
                                     .name = xstrdup(call->name),
+                                    .base = xstrdup(r->base),
                                     .folder = str_steal(&folder),
                                     .kind = kind,
                                     .shape = r->shape,
@@ -58,6 +60,7 @@ enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *d
     js_put_str(&s, "run", c->run);
     js_put_str(&s, "kind", checkpoint_kind_names[c->kind]);
     js_put_str(&s, "name", c->name);
+    js_put_str(&s, "base", c->base);
     js_put_i64(&s, "rank", c->shape.rank);
     js_put_f64(&s, "alpha", (double)c->shape.alpha);
     js_put_i64(&s, "parts", c->shape.parts);
@@ -72,7 +75,7 @@ enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *d
 }
 
 static enum status read_description(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) {
-    const char *run, *name, *kind, *metadata = NULL;
+    const char *run, *name, *kind, *base, *metadata = NULL;
     int64_t version, rank, parts;
     double alpha;
     TRY(js_get_i64(j, where, "version", &version, e));
@@ -80,6 +83,7 @@ static enum status read_description(const json_t *j, const char *where, struct t
     TRY(js_get_str(j, where, "run", &run, e));
     TRY(js_get_str(j, where, "name", &name, e));
     TRY(js_get_str(j, where, "kind", &kind, e));
+    TRY(js_get_str(j, where, "base", &base, e));
     TRY(js_get_i64(j, where, "rank", &rank, e));
     TRY(js_get_i64(j, where, "parts", &parts, e));
     TRY(js_get_f64(j, where, "alpha", &alpha, e));
@@ -95,6 +99,7 @@ static enum status read_description(const json_t *j, const char *where, struct t
     c->shape = (struct adapter_shape){(int)rank, (float)alpha, (unsigned)parts};
     c->run = xstrdup(run);
     c->name = xstrdup(name);
+    c->base = xstrdup(base);
     c->metadata = metadata ? xstrdup(metadata) : NULL;
     return ST_OK;
 }

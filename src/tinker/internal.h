@@ -60,6 +60,7 @@ struct tinker_run {
     struct tinker_run *next;
     struct tinker_session *session;
     char *id, *metadata;
+    char *base;     /* what its client calls the base model */
     int64_t number; /* model_seq_id */
     struct adapter_shape shape;
     int64_t next_seq; /* the call that is executed next */
@@ -80,6 +81,7 @@ struct tinker_sampler {
     struct tinker_sampler *next;
     struct tinker_session *session;
     char *id, *path; /* path: of the checkpoint, or NULL */
+    char *base;      /* what the base model is called */
     struct digest content;
     int adapter; /* as in struct request */
     bool ready, gone;
@@ -90,7 +92,7 @@ struct tinker_sampler {
 
 struct tinker_checkpoint {
     struct tinker_checkpoint *next;
-    char *run, *name, *folder; /* folder: below the checkpoints' */
+    char *run, *name, *base, *folder; /* base: as in a run; folder: below the checkpoints' */
     enum checkpoint_kind kind;
     struct adapter_shape shape;
     bool moments, public;         /* moments: it holds the optimizer's */
@@ -196,7 +198,6 @@ struct tinker_sampler *sampler_find(const struct tinker *t, const char *id);
 void session_finish(struct tinker *t, struct tinker_session *s);
 /* Gives up what a session that has ended holds, once nothing of it is under way. */
 void session_settle(struct tinker *t, struct tinker_session *s);
-const char *tinker_base(const struct tinker *t);
 
 /* ---- futures.c ---- */
 struct future *future_find(const struct tinker *t, const char *id);
@@ -241,7 +242,7 @@ void task_begin(struct task *w);
 /* ---- sampling.c ---- */
 void create_sampler_begin(void *tinker, struct http_exchange *x);
 void sample_begin(void *tinker, struct http_exchange *x);
-struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id);
+struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id, const char *base);
 /* Begins what waited for a sampler. */
 void sampler_is_ready(struct tinker *t, struct tinker_sampler *m);
 /* Ends what a session samples. */

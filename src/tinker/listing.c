@@ -67,10 +67,10 @@ void get_info_begin(void *tinker, struct http_exchange *x) {
     js_put_str(&out, "model_id", r->id);
     js_put_bool(&out, "is_lora", true);
     js_put_i64(&out, "lora_rank", r->shape.rank);
-    js_put_str(&out, "model_name", tinker_base(t));
+    js_put_str(&out, "model_name", r->base);
     js_begin(&out, "model_data", '{');
     js_put_str(&out, "arch", model_cfg(p->model)->arch->name);
-    js_put_str(&out, "model_name", tinker_base(t));
+    js_put_str(&out, "model_name", r->base);
     js_put_str(&out, "tokenizer_id", t->o->tokenizer ? t->o->tokenizer : folder ? folder : p->folder);
     js_end(&out, '}');
     js_end(&out, '}');
@@ -112,7 +112,7 @@ static void put_last(const struct tinker *t, struct str *out, const char *key, c
 
 /* A model that a client has trained, or of which only a server before this one knew: its checkpoints are left. */
 struct listed_run {
-    const char *id, *metadata;
+    const char *id, *base, *metadata;
     int rank;
     bool corrupt;
     int64_t used;
@@ -121,7 +121,7 @@ struct listed_run {
 static void put_run(const struct tinker *t, struct str *out, const struct listed_run *r) {
     js_begin(out, NULL, '{');
     js_put_str(out, "training_run_id", r->id);
-    js_put_str(out, "base_model", tinker_base(t));
+    js_put_str(out, "base_model", r->base);
     js_put_str(out, "model_owner", "local");
     js_put_bool(out, "is_lora", true);
     js_put_bool(out, "corrupted", r->corrupt);
@@ -146,11 +146,11 @@ static struct listed_run *list_runs(const struct tinker *t, int *n) {
     struct listed_run *l = xcalloc((size_t)cap, sizeof *l);
     *n = 0;
     for (const struct tinker_run *r = t->runs; r; r = r->next)
-        l[(*n)++] = (struct listed_run){r->id, r->metadata, r->shape.rank, r->corrupt, r->last_used};
+        l[(*n)++] = (struct listed_run){r->id, r->base, r->metadata, r->shape.rank, r->corrupt, r->last_used};
     for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) {
         int k = 0;
         while (k < *n && strcmp(l[k].id, c->run) != 0) k++;
-        if (k == *n) l[(*n)++] = (struct listed_run){c->run, c->metadata, c->shape.rank, false, c->made};
+        if (k == *n) l[(*n)++] = (struct listed_run){c->run, c->base, c->metadata, c->shape.rank, false, c->made};
     }
     qsort(l, (size_t)*n, sizeof *l, newer);
     return l;
@@ -361,7 +361,7 @@ void weights_info_begin(void *tinker, struct http_exchange *x) {
         return;
     }
     js_begin(&out, NULL, '{');
-    js_put_str(&out, "base_model", tinker_base(t));
+    js_put_str(&out, "base_model", c->base);
     js_put_bool(&out, "is_lora", true);
     js_put_i64(&out, "lora_rank", c->shape.rank);
     js_put_bool(&out, "train_unembed", c->shape.parts & ADAPTER_HEAD);
@@ -383,7 +383,7 @@ void sampler_get_begin(void *tinker, struct http_exchange *x) {
     }
     js_begin(&out, NULL, '{');
     js_put_str(&out, "sampler_id", m->id);
-    js_put_str(&out, "base_model", tinker_base(t));
+    js_put_str(&out, "base_model", m->base);
     if (m->path) js_put_str(&out, "model_path", m->path);
     js_end(&out, '}');
     http_reply_json(x, 200, &out);

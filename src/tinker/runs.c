@@ -194,7 +194,7 @@ static void submit_snapshot(struct tinker *t, struct http_exchange *x, struct ti
         return;
     }
     struct task *w = task_make(t, TASK_SNAPSHOT);
-    w->sampler = sampler_add(t, r->session, id.p);
+    w->sampler = sampler_add(t, r->session, id.p, r->base);
     w->sampler->content = *d;
     submit(t, x, r, c->seq_id, f, w);
 }
@@ -250,13 +250,14 @@ static char *copy_json(const json_t *j) { return j ? json_dumps(j, JSON_COMPACT 
 
 /* A run that begins with this work, which makes it. */
 static void begin_run(struct tinker *t, struct http_exchange *x, struct tinker_session *s, int64_t number,
-                      const char *id, const struct adapter_shape *shape, const json_t *metadata, struct future *f,
-                      struct task *w) {
+                      const char *id, const struct adapter_shape *shape, const char *base, const json_t *metadata,
+                      struct future *f, struct task *w) {
     struct tinker_run *r = xcalloc(1, sizeof *r);
     *r = (struct tinker_run){.next = t->runs,
                              .session = s,
                              .id = xstrdup(id),
                              .metadata = copy_json(metadata),
+                             .base = xstrdup(base),
                              .number = number,
                              .shape = *shape,
                              .next_seq = 1,
@@ -333,7 +334,7 @@ void create_model_begin(void *tinker, struct http_exchange *x) {
         struct task *w = task_make(t, TASK_CREATE);
         const struct digest random = digest_of(id, strlen(id));
         w->seed = call.seeded ? call.seed : hash_str(random.hex);
-        begin_run(t, x, s, call.model_seq_id, id, &shape, call.user_metadata, f, w);
+        begin_run(t, x, s, call.model_seq_id, id, &shape, call.base_model, call.user_metadata, f, w);
     }
 }
 
@@ -373,7 +374,8 @@ static void load_new(struct tinker *t, struct http_exchange *x, const struct cal
         (void)FAIL(&e, ST_INVALID, "the server has as many models as it may have: end a session, or try again later");
     }
     if (w)
-        begin_run(t, x, s, call->model_seq_id, id, &from->shape, call->user_metadata, f, w);
+        begin_run(t, x, s, call->model_seq_id, id, &from->shape, call->base_model ? call->base_model : from->base,
+                  call->user_metadata, f, w);
     else
         refuse(x, f, id, e.msg);
 }

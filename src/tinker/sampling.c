@@ -5,9 +5,10 @@
 
 #include "tinker/internal.h"
 
-struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id) {
+struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id, const char *base) {
     struct tinker_sampler *m = xcalloc(1, sizeof *m);
-    *m = (struct tinker_sampler){.next = t->samplers, .session = s, .id = xstrdup(id), .adapter = ADAPTER_BASE};
+    *m = (struct tinker_sampler){
+        .next = t->samplers, .session = s, .id = xstrdup(id), .base = xstrdup(base), .adapter = ADAPTER_BASE};
     return t->samplers = m;
 }
 
@@ -60,7 +61,7 @@ void create_sampler_begin(void *tinker, struct http_exchange *x) {
     else if (call.model_path && checkpoint_at(t, call.model_path, &c, &e) != ST_OK)
         reply_detail(x, 404, "%s", e.msg);
     if (http_replied(x)) return;
-    m = sampler_add(t, s, id.p);
+    m = sampler_add(t, s, id.p, call.base_model ? call.base_model : c->base);
     m->content = d;
     m->ready = !c;
     if (c) open_from(t, m, call.model_path, c);

@@ -74,8 +74,6 @@ struct digest body_digest(const struct http_exchange *x) {
     return digest_of(body, n);
 }
 
-const char *tinker_base(const struct tinker *t) { return serve_base_name(t->serve, 0); }
-
 struct tinker_session *session_find(const struct tinker *t, const char *id) {
     struct tinker_session *s = t->sessions;
     while (s && strcmp(s->id, id) != 0) s = s->next;
@@ -368,12 +366,14 @@ void tinker_close(struct tinker *t) {
         next = r->next;
         free(r->id);
         free(r->metadata);
+        free(r->base);
         free(r);
     }
     for (struct tinker_sampler *m = t->samplers, *next; m; m = next) {
         next = m->next;
         free(m->id);
         free(m->path);
+        free(m->base);
         free(m);
     }
     for (struct tinker_session *s = t->sessions, *next; s; s = next) {
