@@ -1,0 +1,860 @@
+/* The Tinker front end in one process, over socket pairs, with a small model of random weights: the contract of
+ * ordering and exactly-once, bits that training and sampling share, gradients as the wire shows them, failures, and
+ * sessions that end. The official client speaks to it in tests/clients/tinker.sh. */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/home.h"
+#include "base/log.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "tinker/proto.h"
+#include "tinker/tinker.h"
+#include "tinker/wire.h"
+
+static const char config[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":32,\"num_hidden_layers\":2,"
+                             "\"intermediate_size\":64,\"vocab_size\":2048,\"num_attention_heads\":2,"
+                             "\"num_key_value_heads\":1,\"head_dim\":16,\"tie_word_embeddings\":true,"
+                             "\"eos_token_id\":2045,\"max_position_embeddings\":512}";
+
+static char folder[64], tokenizer[4096], config_path[128], state_dir[128];
+static struct serve_options options;
+static struct tinker_options tinker_options;
+static struct http_front front[2];
+static struct serve *serve;
+static struct tinker *tinker;
+static struct http_server *server;
+static struct arena memory;
+
+/* ---- the server ---------------------------------------------------------------------------------------------------*/
+
+static void turn(int n) {
+    struct err e;
+    for (int i = 0; i < n; i++) assert_int_equal(http_step(server, 2, &e), ST_OK);
+}
+
+static void open_all(int max_awake) {
+    struct err e = {0};
+    options = serve_defaults;
+    options.policy = (struct policy_options){.model = {"model", tokenizer, NULL, HUB_TOKENIZER},
+                                             .random = {.config = config_path, .seed = 3},
+                                             .device = "cpu",
+                                             .weights = {.frozen = true},
+                                             .engine = {.max_batch = 8}};
+    tinker_options = tinker_defaults;
+    tinker_options.dir = state_dir;
+    tinker_options.max_awake = max_awake;
+    tinker_options.train_tokens = 24; /* so that most calls have several pieces */
+    if (serve_open(&options, &serve, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (tinker_open(&tinker_options, serve, &tinker, &e) != ST_OK) fail_msg("%s", e.msg);
+    front[0] = serve_front(serve);
+    front[1] = tinker_front(tinker);
+    const struct http_options h = {
+        .port = -1, .log_fd = -1, .admin = true, .front = front, .n_fronts = 2, .drain_s = 100};
+    if (http_server_open(&h, &server, &e) != ST_OK) fail_msg("%s", e.msg);
+    if (serve_attach(serve, server, &e) != ST_OK) fail_msg("%s", e.msg);
+    const double from = clock_now_s();
+    while (!serve_ready(serve) && clock_now_s() - from < 60) turn(1);
+    assert_true(serve_ready(serve));
+}
+
+static void close_all(void) {
+    http_server_close(server);
+    tinker_close(tinker);
+    serve_close(serve);
+    server = NULL;
+    serve = NULL;
+    tinker = NULL;
+    arena_reset(&memory);
+}
+
+/* ---- a client -----------------------------------------------------------------------------------------------------*/
+
+struct answer {
+    int status;
+    const char *body; /* [n], in the arena, with a zero behind */
+    size_t n;
+};
+
+static int join(void) {
+    int fd[2];
+    struct err e;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd), 0);
+    assert_int_equal(http_adopt(server, fd[1], &e), ST_OK);
+    return fd[0];
+}
+
+static void send_all(int fd, const char *method, const char *path, const char *headers, const void *body, size_t n) {
+    CLEANUP_STR struct str s = STR_INIT;
+    str_addf(&s, "%s /api/v1/%s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n", method, path, headers,
+             n);
+    if (n > 0) str_add(&s, body, n);
+    for (size_t at = 0; at < s.len;) {
+        const ssize_t sent = send(fd, s.p + at, s.len - at, MSG_NOSIGNAL);
+        if (sent > 0) at += (size_t)sent;
+        turn(1);
+        if (sent < 0 && errno != EAGAIN) return;
+    }
+}
+
+static struct answer take_all(int fd) {
+    CLEANUP_STR struct str s = STR_INIT;
+    const double from = clock_now_s();
+    struct answer a = {0};
+    while (clock_now_s() - from < 60) {
+        char buf[65536];
+        const ssize_t n = recv(fd, buf, sizeof buf, 0);
+        if (n > 0) str_add(&s, buf, (size_t)n);
+        const char *head = s.p ? mem_find(s.p, s.len, "\r\n\r\n", 4) : NULL;
+        const char *length = head ? mem_find(s.p, (size_t)(head - s.p), "Content-Length: ", 16) : NULL;
+        if (length) a.n = (size_t)strtol(length + 16, NULL, 10);
+        if (head && s.len >= (size_t)(head - s.p) + 4 + a.n) {
+            a.status = (int)strtol(s.p + 9, NULL, 10);
+            a.body = arena_strndup(&memory, head + 4, a.n);
+            break;
+        }
+        turn(1);
+    }
+    close(fd);
+    turn(1);
+    assert_non_null(a.body);
+    return a;
+}
+
+#define JSON_HEADER "Content-Type: application/json\r\n"
+static struct answer call(const char *method, const char *path, const char *body) {
+    const int fd = join();
+    send_all(fd, method, path, body ? JSON_HEADER : "", body, body ? strlen(body) : 0);
+    return take_all(fd);
+}
+static struct answer post(const char *path, const char *body) { return call("POST", path, body); }
+
+/* A member of a JSON answer, as text in the arena. */
+static const char *member(const struct answer *a, const char *key) {
+    CLEANUP_JSON json_t *j = json_loadb(a->body, a->n, 0, NULL);
+    const char *v = json_string_value(json_object_get(j, key));
+    return v ? arena_strdup(&memory, v) : NULL;
+}
+
+#define EXPECT(a, want, words)                                                                                \
+    do {                                                                                                      \
+        const struct answer expect_ = (a);                                                                    \
+        if (expect_.status != (want) || !strstr(expect_.body, (words)))                                       \
+            fail_msg("expected %d and \"%s\", got %d %.600s", (want), (words), expect_.status, expect_.body); \
+    } while (0)
+
+/* The result of a promise. */
+static struct answer result_of(const struct answer *promise) {
+    const char *id = member(promise, "request_id");
+    if (!id) fail_msg("no promise: %d %s", promise->status, promise->body);
+    const char *body = arena_printf(&memory, "{\"request_id\":\"%s\",\"allow_metadata_only\":true}", id);
+    for (int i = 0; i < 10; i++) {
+        const struct answer a = post("retrieve_future", body);
+        if (a.status != 408) return a;
+    }
+    fail_msg("%s is never done", id);
+    return *promise;
+}
+static struct answer done(struct answer promise) { return result_of(&promise); }
+
+/* ---- what clients ask for -----------------------------------------------------------------------------------------*/
+
+enum { N = 9, SIDE = 6 };
+
+static const char *new_session(void) {
+    const struct answer a = post("create_session", "{\"tags\":[],\"user_metadata\":{\"k\":\"v\"},\"sdk_version\":"
+                                                   "\"0.38.0\",\"type\":\"create_session\",\"later\":1}");
+    assert_int_equal(a.status, 200);
+    return member(&a, "session_id");
+}
+
+static struct answer make_model(const char *session, int number, const char *lora) {
+    return post("create_model", arena_printf(&memory,
+                                             "{\"session_id\":\"%s\",\"model_seq_id\":%d,\"base_model\":\"%s\","
+                                             "\"lora_config\":%s,\"optimizer_config\":{\"type\":\"adamw\"}}",
+                                             session, number, tokenizer, lora));
+}
+#define ALL_PARTS "{\"rank\":4,\"seed\":7}"
+
+static const char *new_model(const char *session, int number, const char *lora) {
+    const struct answer a = done(make_model(session, number, lora));
+    if (!member(&a, "model_id")) fail_msg("%s", a.body);
+    return member(&a, "model_id");
+}
+
+static void put_tensor(struct str *datum, const char *name, int dtype, const void *data, size_t bytes, int64_t columns,
+                       int64_t rows) {
+    CLEANUP_STR struct str tensor = STR_INIT, entry = STR_INIT;
+    const int64_t shape[] = {rows, columns};
+    proto_put_bytes(&tensor, 1, data, bytes);
+    proto_put_varint(&tensor, 3, (uint64_t)dtype);
+    proto_put_i64s(&tensor, 4, shape, columns > 0 ? 2 : 1);
+    proto_put_text(&entry, 1, name);
+    proto_put_bytes(&entry, 2, tensor.p, tensor.len);
+    proto_put_bytes(datum, 2, entry.p, entry.len);
+}
+
+/* What a batch is made of: text i of a seed, with weights or advantages of its own. */
+struct batch {
+    const char *loss;
+    int seed, n, soft; /* soft: targets a row, 0: one */
+    bool forward, spoiled /* a log-probability that makes the loss infinite */;
+    float shift; /* of the recorded log-probabilities */
+};
+
+static int32_t token(int seed, int text, int at) {
+    return 10 + (int32_t)(hash_bytes(&(int[]){seed, at < 4 ? 0 : text, at}, 3 * sizeof(int), 1) % 2000);
+}
+
+static void put_datum(struct str *out, const struct batch *b, int text) {
+    CLEANUP_STR struct str datum = STR_INIT, chunk = STR_INIT, encoded = STR_INIT;
+    const bool likelihood = strcmp(b->loss, "cross_entropy") == 0;
+    const int K = b->soft > 0 ? b->soft : 1;
+    int32_t ids[N + 1];
+    int64_t targets[N * 4];
+    float weights[N * 4], logp[N], mask[N];
+    for (int i = 0; i <= N; i++) ids[i] = token(b->seed, text, i);
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < K; k++) {
+            targets[i * K + k] = k == 0 ? ids[i + 1] : (ids[i + 1] + k) % 2000;
+            weights[i * K + k] = i < 3 ? 0 : 0.3f + 0.1f * (float)((i * 7 + text * 3 + k) % 5) - (k == 1 ? 0.9f : 0);
+        }
+        logp[i] = i < 3 ? 0 : -7.6f + b->shift * (float)((i + text) % 3);
+        mask[i] = i >= 3;
+    }
+    if (b->spoiled && text == b->n - 1) logp[N - 1] = -1e30f;
+    proto_put_bytes(&encoded, 1, ids, N * sizeof *ids);
+    proto_put_bytes(&chunk, 1, encoded.p, encoded.len);
+    proto_put_bytes(&datum, 1, chunk.p, chunk.len);
+    put_tensor(&datum, "target_tokens", 2, targets, (size_t)(N * K) * 8, b->soft, N);
+    put_tensor(&datum, likelihood ? "weights" : "advantages", 1, weights, (size_t)(N * K) * 4, b->soft, N);
+    if (!likelihood) put_tensor(&datum, "logprobs", 1, logp, sizeof logp, 0, N);
+    if (strcmp(b->loss, "gspo") == 0) put_tensor(&datum, "sequence_ratio_mask", 1, mask, sizeof mask, 0, N);
+    proto_put_bytes(out, 3, datum.p, datum.len);
+}
+
+static struct str training_body(const char *model, int seq, const struct batch *b) {
+    struct str s = STR_INIT;
+    proto_put_text(&s, 1, model);
+    proto_put_varint(&s, 2, (uint64_t)seq);
+    for (int i = 0; i < b->n; i++) put_datum(&s, b, i);
+    proto_put_text(&s, 4, b->loss);
+    if (b->forward) proto_put_varint(&s, 6, 1);
+    return s;
+}
+
+#define PROTO_HEADER "Content-Type: application/x-protobuf\r\n"
+static struct answer train(const char *model, int seq, const struct batch *b) {
+    CLEANUP_STR struct str s = training_body(model, seq, b);
+    const int fd = join();
+    send_all(fd, "POST", "forward_backward", PROTO_HEADER, s.p, s.len);
+    return take_all(fd);
+}
+
+static struct answer optim(const char *model, int seq, const char *numbers) {
+    return post("optim_step",
+                arena_printf(&memory,
+                             "{\"model_id\":\"%s\",\"seq_id\":%d,\"adam_params\":{%s},\"type\":\"optim_step\"}", model,
+                             seq, numbers));
+}
+#define USUAL "\"learning_rate\":0.01,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-12"
+
+static struct wire_output read_output(struct answer a) {
+    struct wire_output o = {0};
+    struct err e = {0};
+    if (a.status != 200 || wire_read_output(a.body, a.n, &memory, &o, &e) != ST_OK)
+        fail_msg("%d %.300s %s", a.status, a.body, e.msg);
+    return o;
+}
+
+static double loss_in(const struct wire_output *o) {
+    for (int i = 0; i < o->n_metrics; i++)
+        if (strcmp(o->metric[i].name, "loss:sum") == 0) return o->metric[i].value;
+    fail_msg("no loss:sum");
+    return 0;
+}
+
+/* Log-probabilities of a batch as the model is now: a number of all its weights. */
+static struct wire_output look(const char *model, int seq) {
+    const struct batch b = {"cross_entropy", 1, 3, .forward = true};
+    return read_output(done(train(model, seq, &b)));
+}
+
+static void assert_same(const struct wire_output *a, const struct wire_output *b) {
+    assert_int_equal(a->n, b->n);
+    for (int i = 0; i < a->n; i++) {
+        const int64_t cells = a->datum[i].rows * (a->datum[i].width ? a->datum[i].width : 1);
+        assert_memory_equal(a->datum[i].logp, b->datum[i].logp, (size_t)cells * sizeof(float));
+    }
+}
+
+/* ---- tests --------------------------------------------------------------------------------------------------------*/
+
+static void test_start_up(void **state) {
+    (void)state;
+    open_all(4);
+    EXPECT(post("client/config", "{\"sdk_version\":\"0.38.0\"}"), 200, "\"proto_write_fwdbwd\":true");
+    EXPECT(post("client/dynamic_config", "{\"sdk_version\":\"0.38.0\"}"), 200, "{}");
+    EXPECT(call("GET", "healthz", NULL), 200, "ok");
+    EXPECT(call("GET", "get_server_capabilities", NULL), 200, "\"max_context_length\":512,\"trainable\":true");
+    EXPECT(post("telemetry", "{\"events\":[]}"), 200, "accepted");
+    EXPECT(post("nonsense", "{}"), 404, "does not have this call");
+    EXPECT(call("GET", "nonsense", NULL), 404, "does not have this call");
+    EXPECT(post("create_session", "[]"), 422, "object");
+    EXPECT(post("create_session", "{"), 400, "body");
+    const char *s = new_session();
+    EXPECT(post("session_heartbeat", arena_printf(&memory, "{\"session_id\":\"%s\"}", s)), 200, "session_heartbeat");
+    EXPECT(post("session_heartbeat", "{\"session_id\":\"x\"}"), 403, "no session");
+    EXPECT(post("retrieve_future", "{\"request_id\":\"x\"}"), 410, "no result");
+    EXPECT(done(make_model(s, 0, ALL_PARTS)), 200, arena_printf(&memory, "%s:train:0", s));
+    EXPECT(post("get_info", arena_printf(&memory, "{\"model_id\":\"%s:train:0\"}", s)), 200, "\"lora_rank\":4");
+    EXPECT(post("get_info", "{\"model_id\":\"x\"}"), 404, "no model");
+    EXPECT(call("GET", arena_printf(&memory, "sessions/%s", s), NULL), 200, ":train:0");
+    EXPECT(call("GET", "sessions?limit=5", NULL), 200, s);
+    /* a resent call is the same one; another one may not have its number */
+    const struct answer a = make_model(s, 0, ALL_PARTS);
+    EXPECT(result_of(&a), 200, "create_model");
+    EXPECT(make_model(s, 0, "{\"rank\":8}"), 400, "used for another call");
+    EXPECT(done(make_model(s, 1, "{\"rank\":0}")), 200, "\"category\":\"user\"");
+    EXPECT(done(make_model(s, 2, "{\"train_mlp\":false,\"train_attn\":false,\"train_unembed\":false}")), 200, "train_");
+    EXPECT(done(post("create_model",
+                     arena_printf(&memory, "{\"session_id\":\"%s\",\"model_seq_id\":3,\"base_model\":\"a/b\"}", s))),
+           200, "another base model");
+    EXPECT(done(post("create_model", arena_printf(&memory,
+                                                  "{\"session_id\":\"%s\",\"model_seq_id\":4,\"base_model\":\"%s\","
+                                                  "\"optimizer_config\":{\"type\":\"dimuon\",\"version\":1}}",
+                                                  s, tokenizer))),
+           200, "dimuon");
+    close_all();
+}
+
+/* A reference run of calls in order, and the same calls sent as networks do. */
+static void order_of_calls(const char *model, int variant) {
+    const struct batch one = {"cross_entropy", 1, 3}, two = {"importance_sampling", 2, 4, .shift = 0.2f};
+    struct answer p[6];
+    switch (variant) {
+    case 0: /* one after the other */
+        EXPECT(done(train(model, 1, &one)), 200, "loss:sum");
+        EXPECT(done(train(model, 2, &two)), 200, "loss:sum");
+        EXPECT(done(optim(model, 3, USUAL)), 200, "grad_norm");
+        EXPECT(done(train(model, 4, &two)), 200, "loss:sum");
+        EXPECT(done(optim(model, 5, USUAL)), 200, "\"step\":2");
+        return;
+    case 1: /* the last first */
+        p[5] = optim(model, 5, USUAL);
+        p[4] = train(model, 4, &two);
+        p[3] = optim(model, 3, USUAL);
+        p[2] = train(model, 2, &two);
+        p[1] = train(model, 1, &one);
+        break;
+    default: /* each several times, also when it is over */
+        for (int round = 0; round < 3; round++) {
+            p[2] = train(model, 2, &two);
+            p[1] = train(model, 1, &one);
+            if (round > 0) EXPECT(result_of(&p[2]), 200, "loss:sum");
+            p[3] = optim(model, 3, USUAL);
+            p[5] = optim(model, 5, USUAL);
+            p[4] = train(model, 4, &two);
+        }
+        EXPECT(optim(model, 3, "\"learning_rate\":0.5"), 400, "used for another call");
+        break;
+    }
+    for (int i = 1; i <= 5; i++) EXPECT(result_of(&p[i]), 200, i == 3 || i == 5 ? "grad_norm" : "loss:sum");
+}
+
+static void test_order_and_once(void **state) {
+    (void)state;
+    open_all(2); /* and so one of the models rests when another one is trained */
+    const char *s = new_session();
+    struct wire_output want = {0};
+    for (int i = 0; i < 3; i++) {
+        const char *m = new_model(s, i, ALL_PARTS);
+        order_of_calls(m, i);
+        const struct wire_output got = look(m, 6);
+        if (i == 0)
+            want = got;
+        else
+            assert_same(&want, &got);
+    }
+    /* no call may be far ahead, or have no number */
+    const char *m = new_model(s, 3, ALL_PARTS);
+    EXPECT(optim(m, 5000, USUAL), 400, "seq_id 5000");
+    EXPECT(optim(m, 0, USUAL), 400, "seq_id");
+    EXPECT(optim("x:train:0", 1, USUAL), 404, "no model");
+    EXPECT(post("optim_step", "{\"seq_id\":1}"), 400, "model_id");
+    close_all();
+}
+
+/* A call that fails uses its number up and leaves the gradients as they were. */
+static void test_failures_leave_gradients(void **state) {
+    (void)state;
+    open_all(4);
+    const char *s = new_session();
+    const struct batch fine = {"importance_sampling", 2, 4, .shift = 0.2f},
+                       bad = {"importance_sampling", 5, 5, .shift = 0.1f, .spoiled = true}, unknown = {"nope", 2, 1},
+                       stable = {"stable_reinforce", 2, 1}, custom = {"custom", 2, 1};
+    struct wire_output want = {0};
+    for (int i = 0; i < 2; i++) {
+        const char *m = new_model(s, i, ALL_PARTS);
+        int seq = 1;
+        if (i == 1) EXPECT(done(train(m, seq++, &bad)), 200, "not finite");
+        EXPECT(done(train(m, seq++, &fine)), 200, "loss:sum");
+        if (i == 1) {
+            EXPECT(done(train(m, seq++, &bad)), 200, "\"category\":\"user\"");
+            EXPECT(done(train(m, seq++, &unknown)), 200, "unknown loss function 'nope'");
+            EXPECT(done(train(m, seq++, &stable)), 200, "importance_sampling");
+            EXPECT(done(train(m, seq++, &custom)), 200, "forward_backward_custom");
+            EXPECT(done(optim(m, seq++, "\"beta1\":1.5")), 200, "beta1");
+            /* a body that ends too early, but for model and number */
+            CLEANUP_STR struct str cut = training_body(m, seq++, &fine);
+            const int fd = join();
+            send_all(fd, "POST", "forward_backward", PROTO_HEADER, cut.p, cut.len - 3);
+            EXPECT(done(take_all(fd)), 200, "leads out of the message");
+        }
+        EXPECT(done(optim(m, seq++, USUAL)), 200, "\"step\":1");
+        const struct wire_output got = look(m, seq);
+        if (i == 0)
+            want = got;
+        else
+            assert_same(&want, &got);
+    }
+    const int fd = join();
+    send_all(fd, "POST", "forward_backward", PROTO_HEADER, "\x12\x01", 2);
+    EXPECT(take_all(fd), 400, "leads out");
+    const int packed = join();
+    send_all(packed, "POST", "forward_backward", PROTO_HEADER "Content-Encoding: gzip\r\n", "x", 1);
+    EXPECT(take_all(packed), 415, "zstd");
+    close_all();
+}
+
+/* forward changes nothing; packed bodies are the same calls. */
+static void test_forward_and_zstd(void **state) {
+    (void)state;
+    open_all(4);
+    const char *s = new_session();
+    const char *a = new_model(s, 0, ALL_PARTS), *b = new_model(s, 1, ALL_PARTS);
+    const struct batch soft = {"cross_entropy", 3, 2, .soft = 3}, soft_forward = {"cross_entropy", 3, 2, 3, true};
+    const struct wire_output trained = read_output(done(train(a, 1, &soft)));
+    assert_true(trained.n == 2 && trained.datum[0].width == 3 && trained.datum[0].rows == N);
+    const struct wire_output seen = read_output(done(train(b, 1, &soft_forward)));
+    assert_same(&trained, &seen);
+    assert_true(fabs(loss_in(&trained) - loss_in(&seen)) < 1e-9);
+    CLEANUP_STR struct str body = training_body(b, 2, &soft);
+    char packed[4096];
+    const size_t n = ZSTD_compress(packed, sizeof packed, body.p, body.len, 3);
+    const int fd = join();
+    send_all(fd, "POST", "forward_backward", PROTO_HEADER "Content-Encoding: zstd\r\n", packed, n);
+    const struct wire_output again = read_output(done(take_all(fd)));
+    assert_same(&trained, &again);
+    EXPECT(done(optim(a, 2, USUAL)), 200, "grad_norm");
+    EXPECT(done(optim(b, 3, USUAL)), 200, "grad_norm");
+    const struct wire_output after_a = look(a, 3), after_b = look(b, 4);
+    assert_same(&after_a, &after_b);
+    close_all();
+}
+
+/* A step with an eps far above any gradient is one along the gradient: learning_rate / eps times it. So the loss must
+ * fall by that times the square of the gradient's norm, which optim_step says. */
+static void test_gradients_through_the_wire(void **state) {
+    (void)state;
+    static const char *const losses[] = {"cross_entropy", "importance_sampling", "ppo", "cispo", "dro"};
+    static const char *const parts[] = {ALL_PARTS,
+                                        "{\"rank\":4,\"seed\":7,\"train_mlp\":false,\"train_unembed\":false}",
+                                        "{\"rank\":4,\"seed\":7,\"train_attn\":false,\"train_unembed\":false}",
+                                        "{\"rank\":4,\"seed\":7,\"train_mlp\":false,\"train_attn\":false}"};
+    open_all(4);
+    const char *s = new_session();
+    int number = 0;
+    for (size_t k = 0; k < ARRAY_LEN(losses); k++)
+        for (size_t p = 0; p < (k == 0 ? ARRAY_LEN(parts) : 1); p++) {
+            const char *m = new_model(s, number++, parts[p]);
+            /* ratios inside of ppo's clip; cispo's carry no gradient, so its value is compared near one point */
+            const struct batch b = {losses[k], 4, 3, .shift = 0.01f};
+            const struct wire_output before = read_output(done(train(m, 1, &b)));
+            CLEANUP_JSON json_t *j = NULL;
+            const struct answer a = done(optim(m, 2, "\"learning_rate\":1e4,\"beta1\":0,\"beta2\":0,\"eps\":1e8"));
+            j = json_loadb(a.body, a.n, 0, NULL);
+            const double norm = json_number_value(json_object_get(json_object_get(j, "metrics"), "grad_norm"));
+            assert_true(norm > 0.01);
+            const struct wire_output after = read_output(done(train(m, 3, &b)));
+            const double fall = loss_in(&before) - loss_in(&after), want = 1e-4 * norm * norm;
+            if (strcmp(losses[k], "cispo") != 0 && fabs(fall - want) > 0.05 * want + 2e-6)
+                fail_msg("%s, %s: the loss fell by %g, expected %g", losses[k], parts[p], fall, want);
+        }
+    close_all();
+}
+
+/* Names of the tensors of a saved checkpoint, in one text; *moved: how many B are not zero. */
+static const char *saved_tensors(int *moved) {
+    CLEANUP_STR struct str names = STR_INIT;
+    CLEANUP_FREE char *dir = fs_join(state_dir, "checkpoints");
+    char **list;
+    size_t n;
+    struct err e;
+    *moved = 0;
+    assert_int_equal(fs_list(dir, &list, &n, &e), ST_OK);
+    assert_int_equal(n, 1);
+    CLEANUP_FREE char *one = fs_join(dir, list[0]), *file = fs_join(one, "adapter_model.safetensors");
+    struct st_file f;
+    if (st_open(file, &f, &e) != ST_OK) fail_msg("%s", e.msg);
+    for (size_t i = 0; i < f.n; i++) {
+        int64_t cells = 1;
+        for (int d = 0; d < f.tensor[i].nd; d++) cells *= f.tensor[i].dim[d];
+        CLEANUP_FREE float *w = xmalloc((size_t)cells * sizeof *w);
+        assert_int_equal(st_read_f32(&f.tensor[i], w, &e), ST_OK);
+        bool zero = true;
+        for (int64_t k = 0; k < cells; k++) zero &= w[k] == 0;
+        str_addf(&names, "%s%s ", zero ? "zero:" : "", f.tensor[i].name);
+        *moved += !zero && strstr(f.tensor[i].name, "lora_B") != NULL;
+    }
+    st_close(&f);
+    free(list[0]);
+    free(list);
+    return arena_strdup(&memory, str_c(&names));
+}
+
+static void test_parts_that_are_trained(void **state) {
+    (void)state;
+    static const struct {
+        const char *lora, *there, *absent[2];
+        int moved;
+    } cases[] = {
+        {"{\"rank\":2,\"train_mlp\":false,\"train_unembed\":false}", "self_attn.o_proj", {"mlp", "lm_head"}, 8},
+        {"{\"rank\":2,\"train_attn\":false,\"train_unembed\":false}", "mlp.down_proj", {"self_attn", "lm_head"}, 6},
+        {"{\"rank\":2,\"train_attn\":false,\"train_mlp\":false}", "lm_head", {"self_attn", "mlp"}, 1},
+        {"{\"rank\":2}", "lm_head", {"norm", "embed"}, 15},
+    };
+    open_all(4);
+    const char *s = new_session();
+    for (int i = 0; i < (int)ARRAY_LEN(cases); i++) {
+        const struct batch b = {"cross_entropy", 1, 3};
+        const char *m = new_model(s, i, cases[i].lora);
+        int moved;
+        EXPECT(done(train(m, 1, &b)), 200, "loss:sum");
+        EXPECT(done(optim(m, 2, USUAL)), 200, "grad_norm");
+        EXPECT(done(post("save_weights_for_sampler",
+                         arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":3,\"path\":\"x\"}", m))),
+               200, "/sampler_weights/x");
+        const char *names = saved_tensors(&moved);
+        assert_non_null(strstr(names, cases[i].there));
+        for (int k = 0; k < 2; k++)
+            if (strstr(names, cases[i].absent[k])) fail_msg("%s: %s", cases[i].lora, names);
+        if (moved != cases[i].moved) fail_msg("%s: %d moved of %s", cases[i].lora, moved, names);
+        EXPECT(call("DELETE", arena_printf(&memory, "training_runs/%s/checkpoints/sampler_weights/x", m), NULL), 200,
+               "");
+    }
+    close_all();
+}
+
+static struct wire_sample sample(const char *sampler, int seq, const char *more) {
+    CLEANUP_STR struct str ids = STR_INIT;
+    struct wire_sample w = {0};
+    struct err e = {0};
+    for (int i = 0; i < SIDE; i++) str_addf(&ids, "%s%d", i ? "," : "", token(1, 0, i));
+    const struct answer a =
+        done(post("asample", arena_printf(&memory,
+                                          "{\"sampling_session_id\":\"%s\",\"seq_id\":%d,\"prompt\":{\"chunks\":[{"
+                                          "\"type\":\"encoded_text\",\"tokens\":[%s]}]},%s}",
+                                          sampler, seq, ids.p, more)));
+    if (a.status != 200 || wire_read_sample(a.body, a.n, &memory, &w, &e) != ST_OK)
+        fail_msg("%d %.400s %s", a.status, a.body, e.msg);
+    return w;
+}
+
+/* Log-probabilities of a text by forward, of its tokens behind the first. */
+static const float *forward_of(const char *model, int seq, const int32_t *ids, int n) {
+    CLEANUP_STR struct str s = STR_INIT, datum = STR_INIT, chunk = STR_INIT, encoded = STR_INIT;
+    int64_t targets[64];
+    float weights[64];
+    for (int i = 0; i + 1 < n; i++) {
+        targets[i] = ids[i + 1];
+        weights[i] = 1;
+    }
+    proto_put_bytes(&encoded, 1, ids, (size_t)(n - 1) * sizeof *ids);
+    proto_put_bytes(&chunk, 1, encoded.p, encoded.len);
+    proto_put_bytes(&datum, 1, chunk.p, chunk.len);
+    put_tensor(&datum, "target_tokens", 2, targets, (size_t)(n - 1) * 8, 0, n - 1);
+    put_tensor(&datum, "weights", 1, weights, (size_t)(n - 1) * 4, 0, n - 1);
+    proto_put_text(&s, 1, model);
+    proto_put_varint(&s, 2, (uint64_t)seq);
+    proto_put_bytes(&s, 3, datum.p, datum.len);
+    proto_put_text(&s, 4, "cross_entropy");
+    proto_put_varint(&s, 6, 1);
+    const int fd = join();
+    send_all(fd, "POST", "forward_backward", PROTO_HEADER, s.p, s.len);
+    return read_output(done(take_all(fd))).datum[0].logp;
+}
+
+static void test_sampler_and_trainer_agree(void **state) {
+    (void)state;
+    open_all(4);
+    const char *s = new_session(), *m = new_model(s, 0, ALL_PARTS);
+    const struct batch b = {"cross_entropy", 1, 3};
+    int seq = 1;
+    for (int round = 0; round < 3; round++) {
+        EXPECT(done(train(m, seq++, &b)), 200, "loss:sum");
+        EXPECT(done(optim(m, seq++, USUAL)), 200, "grad_norm");
+        const struct answer saved =
+            done(post("save_weights_for_sampler",
+                      arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":%d,\"sampling_session_seq_id\":%d}", m,
+                                   seq++, round)));
+        const char *sampler = member(&saved, "sampling_session_id");
+        assert_non_null(sampler);
+        /* the model goes on; its sampler is a snapshot */
+        int32_t ids[64];
+        for (int i = 0; i < SIDE; i++) ids[i] = token(1, 0, i);
+        const struct wire_sample w =
+            sample(sampler, 0, "\"num_samples\":3,\"sampling_params\":{\"max_tokens\":12,\"seed\":5,\"stop\":[]}");
+        assert_int_equal(w.n, 3);
+        assert_true(memcmp(w.sequence[0].ids, w.sequence[1].ids, 12 * sizeof(int32_t)) != 0);
+        for (int k = 0; k < 3; k++) {
+            const struct wire_sequence *q = &w.sequence[k];
+            assert_true(q->n == 12 && q->by_length);
+            memcpy(ids + SIDE, q->ids, 12 * sizeof *ids);
+            const float *f = forward_of(m, seq++, ids, SIDE + 12);
+            assert_memory_equal(f + SIDE - 1, q->logp, 12 * sizeof *f);
+            if (k > 0) continue;
+            const struct wire_sample p =
+                sample(sampler, 1,
+                       "\"sampling_params\":{\"max_tokens\":1},\"prompt_logprobs\":true,\"topk_prompt_logprobs\":2,"
+                       "\"target_prompt_logprobs\":{\"data\":[1,-1,2,-1,7],\"dtype\":\"int64\",\"shape\":[5,1]}");
+            assert_true(p.n_prompt == SIDE && isnan(p.prompt_logp[0]));
+            assert_memory_equal(f, p.prompt_logp + 1, (SIDE - 1) * sizeof *f);
+            assert_true(p.top.k == 2 && p.top.length == SIDE && p.top.logp[0] == WIRE_NO_LOGP && p.top.ids[0] == 0);
+            assert_true(p.top.logp[2] >= p.top.logp[3] && p.target->dim[0] == 5 && isnan(p.target->f[1]));
+            assert_true(p.target->f[0] < 0 && p.target->f[4] < 0);
+        }
+        /* another temperature: of the tempered distribution */
+        const struct wire_sample hot = sample(
+            sampler, 2, "\"sampling_params\":{\"max_tokens\":4,\"seed\":5,\"temperature\":3,\"top_k\":5,\"stop\":[]}");
+        memcpy(ids + SIDE, hot.sequence[0].ids, 4 * sizeof *ids);
+        const float *cold = forward_of(m, seq++, ids, SIDE + 4);
+        for (int i = 0; i < 4; i++) assert_true(cold[SIDE - 1 + i] != hot.sequence[0].logp[i]);
+    }
+    close_all();
+}
+
+static void test_sampling_answers(void **state) {
+    (void)state;
+    open_all(4);
+    const char *s = new_session();
+    const char *body = arena_printf(
+        &memory, "{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,\"base_model\":\"%s\"}", s, tokenizer);
+    EXPECT(post("create_sampling_session", body), 200, ":sample:0");
+    EXPECT(post("create_sampling_session", body), 200, ":sample:0");
+    EXPECT(post("create_sampling_session",
+                arena_printf(&memory, "{\"session_id\":\"%s\",\"sampling_session_seq_id\":1,\"base_model\":\"x\"}", s)),
+           404, "x");
+    EXPECT(
+        post("create_sampling_session",
+             arena_printf(&memory,
+                          "{\"session_id\":\"%s\",\"sampling_session_seq_id\":1,\"model_path\":\"tinker://x/y\"}", s)),
+        404, "tinker://");
+    const char *m = arena_printf(&memory, "%s:sample:0", s);
+    EXPECT(call("GET", arena_printf(&memory, "samplers/%s", m), NULL), 200, "base_model");
+    EXPECT(call("GET", "samplers/x", NULL), 404, "no sampler");
+    /* the same call is the same promise, and has one result */
+    const struct wire_sample a = sample(m, 7, "\"sampling_params\":{\"max_tokens\":5}"),
+                             b = sample(m, 7, "\"sampling_params\":{\"max_tokens\":5}");
+    assert_memory_equal(a.sequence[0].ids, b.sequence[0].ids, (size_t)a.sequence[0].n * sizeof(int32_t));
+    /* a stop token is part of the answer; without one, and without the end of text, length ends it */
+    const struct wire_sample all = sample(m, 8, "\"sampling_params\":{\"max_tokens\":20,\"seed\":1,\"stop\":[]}");
+    assert_true(all.sequence[0].n == 20 && all.sequence[0].by_length);
+    const struct wire_sample stopped =
+        sample(m, 9,
+               arena_printf(&memory, "\"sampling_params\":{\"max_tokens\":20,\"seed\":1,\"stop\":[%d]}",
+                            all.sequence[0].ids[4]));
+    assert_true(!stopped.sequence[0].by_length && stopped.sequence[0].n <= 5);
+    assert_int_equal(stopped.sequence[0].ids[stopped.sequence[0].n - 1], all.sequence[0].ids[4]);
+#define ASK(seq, more)                                                                                          \
+    post("asample", arena_printf(&memory,                                                                       \
+                                 "{\"sampling_session_id\":\"%s\",\"seq_id\":" seq ",\"prompt\":{\"chunks\":[{" \
+                                 "\"tokens\":[5,6]}]},%s}",                                                     \
+                                 m, more))
+    EXPECT(done(ASK("20", "\"sampling_params\":{\"max_tokens\":600}")), 200, "context window");
+    EXPECT(done(ASK("21", "\"prompt_alt_tokens_k\":2")), 200, "prompt_alt_tokens_k is not supported");
+    EXPECT(ASK("22", "\"num_samples\":0"), 422, "num_samples");
+    EXPECT(ASK("23", "\"sampling_params\":{\"temperature\":-1}"), 422, "temperature");
+    EXPECT(ASK("24", "\"sampling_params\":{\"stop\":[1.5]}"), 422, "stop");
+    EXPECT(ASK("7", "\"num_samples\":2"), 400, "used for another call");
+    EXPECT(post("asample", "{\"sampling_session_id\":\"x\",\"seq_id\":0,\"prompt\":{\"chunks\":[{\"tokens\":[5]}]}}"),
+           404, "no sampling session");
+    EXPECT(post("asample", "{\"seq_id\":0,\"base_model\":\"x\"}"), 422, "old clients");
+    close_all();
+}
+
+/* A checkpoint restores training: a model that goes on from it has the bits of one that was never interrupted. */
+static void test_checkpoints(void **state) {
+    (void)state;
+    open_all(4);
+    const char *s = new_session(), *m = new_model(s, 0, ALL_PARTS);
+    const struct batch b = {"cross_entropy", 1, 3}, c = {"ppo", 6, 2, .shift = 0.1f};
+    EXPECT(done(train(m, 1, &b)), 200, "loss:sum");
+    EXPECT(done(optim(m, 2, USUAL)), 200, "grad_norm");
+    const char *save =
+        arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":3,\"path\":\"s1\",\"ttl_seconds\":3600}", m);
+    EXPECT(done(post("save_weights", save)), 200, "/weights/s1");
+    EXPECT(done(post("save_weights", arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":4,\"path\":\"s1\"}", m))),
+           200, "already");
+    EXPECT(
+        done(post("save_weights", arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":5,\"path\":\"../s1\"}", m))),
+        200, "name");
+    EXPECT(done(train(m, 6, &c)), 200, "loss:sum");
+    EXPECT(done(optim(m, 7, USUAL)), 200, "\"step\":2");
+    const struct wire_output want = look(m, 8);
+    EXPECT(call("GET", "checkpoints", NULL), 200, "\"total_count\":1");
+    EXPECT(call("GET", arena_printf(&memory, "training_runs/%s/checkpoints", m), NULL), 200, "weights/s1");
+    EXPECT(call("GET", arena_printf(&memory, "training_runs/%s", m), NULL), 200, "expires_at");
+    EXPECT(post("weights_info", arena_printf(&memory, "{\"tinker_path\":\"tinker://%s/weights/s1\"}", m)), 200,
+           "\"lora_rank\":4");
+    EXPECT(
+        call("PUT", arena_printf(&memory, "training_runs/%s/checkpoints/weights/s1/ttl", m), "{\"ttl_seconds\":null}"),
+        200, "");
+    /* the server ends; a new one knows the checkpoint and nothing else */
+    const char *path = strdup(m);
+    close_all();
+    open_all(4);
+    s = new_session();
+    const char *load = arena_printf(&memory,
+                                    "{\"session_id\":\"%s\",\"model_seq_id\":0,\"path\":\"tinker://%s/weights/s1\","
+                                    "\"optimizer\":true}",
+                                    s, path);
+    const struct answer loaded = done(post("load_weights", load));
+    EXPECT(loaded, 200, ":train:0");
+    m = member(&loaded, "model_id");
+    EXPECT(done(train(m, 1, &c)), 200, "loss:sum");
+    EXPECT(done(optim(m, 2, USUAL)), 200, "\"step\":2");
+    const struct wire_output got = look(m, 3);
+    assert_int_equal(want.n, got.n);
+    /* without the moments it is another model; a sampler of a checkpoint is asked while it is read */
+    EXPECT(post("load_weights", "{\"session_id\":\"x\",\"model_seq_id\":0,\"path\":\"tinker://a/weights/b\"}"), 403,
+           "x");
+    EXPECT(done(post("load_weights", arena_printf(&memory,
+                                                  "{\"session_id\":\"%s\",\"model_seq_id\":1,\"path\":\"tinker://%s/"
+                                                  "weights/no\",\"optimizer\":true}",
+                                                  s, path))),
+           200, "there is no checkpoint");
+    EXPECT(post("create_sampling_session", arena_printf(&memory,
+                                                        "{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,"
+                                                        "\"model_path\":\"tinker://%s/weights/s1\"}",
+                                                        s, path)),
+           200, ":sample:0");
+    assert_int_equal(sample(arena_printf(&memory, "%s:sample:0", s), 0,
+                            "\"num_samples\":2,\"sampling_params\":{"
+                            "\"max_tokens\":2,\"stop\":[]}")
+                         .n,
+                     2);
+    /* into a model that is there */
+    EXPECT(
+        done(post("load_weights", arena_printf(&memory,
+                                               "{\"model_id\":\"%s\",\"seq_id\":4,\"path\":\"tinker://%s/weights/s1\","
+                                               "\"optimizer\":true}",
+                                               m, path))),
+        200, "load_weights");
+    EXPECT(done(train(m, 5, &c)), 200, "loss:sum");
+    EXPECT(done(optim(m, 6, USUAL)), 200, "\"step\":2");
+    const struct wire_output third = look(m, 7);
+    assert_same(&got, &third);
+    /* files for other programs */
+    const struct answer external = done(
+        post("save_weights_external", arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":8,\"path\":\"x\"}", m)));
+    EXPECT(external, 200, "size_bytes");
+    const struct answer urls = call(
+        "GET", arena_printf(&memory, "training_runs/%s/checkpoints/external_weights/x/external_weights_urls", m), NULL);
+    const char *url = strstr(urls.body, "/api/v1/files/");
+    assert_non_null(url);
+    EXPECT(call("GET", arena_strndup(&memory, url + 8, strcspn(url + 8, "\"")), NULL), 200, "lora_alpha");
+    EXPECT(call("GET", "files/x/adapter_config.json", NULL), 404, "no such file");
+    EXPECT(
+        done(post("save_weights_external",
+                  arena_printf(
+                      &memory,
+                      "{\"model_id\":\"%s\",\"seq_id\":9,\"path\":\"y\",\"age_encryption_recipients\":[\"a\"]}", m))),
+        200, "age");
+    for (int i = 0; i < 2; i++)
+        EXPECT(call("DELETE", arena_printf(&memory, "training_runs/%s/checkpoints/weights/s1", path), NULL),
+               i ? 404 : 200, "");
+    EXPECT(call("DELETE", arena_printf(&memory, "training_runs/%s/checkpoints/external_weights/x", m), NULL), 200, "");
+    free((char *)(uintptr_t)path);
+    close_all();
+}
+
+/* Sessions that end, in the middle of everything, and a server that does. */
+static void test_ends(void **state) {
+    (void)state;
+    open_all(1);
+    const char *s = new_session(), *other = new_session();
+    const char *m = new_model(s, 0, ALL_PARTS), *kept = new_model(other, 0, ALL_PARTS);
+    const struct batch b = {"cross_entropy", 1, 20};
+    const struct answer p = train(m, 1, &b), late = optim(m, 3, USUAL); /* call 2 never comes */
+    const char *poll = arena_printf(&memory, "{\"request_id\":\"%s\"}", member(&late, "request_id"));
+    const int fd = join();
+    send_all(fd, "POST", "retrieve_future", JSON_HEADER, poll, strlen(poll));
+    EXPECT(post(arena_printf(&memory, "sessions/%s/finish", s), "{\"reason\":{\"type\":\"success\"},\"detail\":null}"),
+           200, "{}");
+    EXPECT(take_all(fd), 200, "the session has ended");
+    EXPECT(post(arena_printf(&memory, "sessions/%s/finish", s), "{\"reason\":{\"type\":\"errored\"}}"), 200, "{}");
+    EXPECT(post("session_heartbeat", arena_printf(&memory, "{\"session_id\":\"%s\"}", s)), 410, "ended");
+    EXPECT(train(m, 2, &b), 410, "ended");
+    EXPECT(make_model(s, 1, ALL_PARTS), 410, "ended");
+    turn(50);
+    EXPECT(post("retrieve_future", arena_printf(&memory, "{\"request_id\":\"%s\"}", member(&p, "request_id"))), 410,
+           "");
+    EXPECT(call("GET", arena_printf(&memory, "training_runs/%s", m), NULL), 200, m);
+    EXPECT(done(train(kept, 1, &b)), 200, "loss:sum");
+    /* and now all of it ends with calls in every state */
+    (void)train(kept, 2, &b);
+    (void)optim(kept, 3, USUAL);
+    (void)optim(kept, 9, USUAL);
+    (void)make_model(other, 1, ALL_PARTS);
+    const int last = join();
+    send_all(last, "POST", "retrieve_future", JSON_HEADER, "{\"request_id\":\"x\"}", 18);
+    close_all();
+    close(last);
+}
+
+static void write_text(const char *path, const char *text) {
+    struct err e;
+    if (fs_write_atomic(path, text, strlen(text), &e) != ST_OK) fail_msg("%s", e.msg);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_start_up),
+        cmocka_unit_test(test_order_and_once),
+        cmocka_unit_test(test_failures_leave_gradients),
+        cmocka_unit_test(test_forward_and_zstd),
+        cmocka_unit_test(test_gradients_through_the_wire),
+        cmocka_unit_test(test_parts_that_are_trained),
+        cmocka_unit_test(test_sampler_and_trainer_agree),
+        cmocka_unit_test(test_sampling_answers),
+        cmocka_unit_test(test_checkpoints),
+        cmocka_unit_test(test_ends),
+    };
+    struct err e;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    log_set_level(LOG_ERROR);
+    snprintf(folder, sizeof folder, "/tmp/tinker_test.%d", (int)getpid());
+    snprintf(tokenizer, sizeof tokenizer, "%s/models/tiny", home_dir());
+    snprintf(config_path, sizeof config_path, "%s/shape.json", folder);
+    snprintf(state_dir, sizeof state_dir, "%s/state", folder);
+    mkdir(folder, 0755);
+    write_text(config_path, config);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    arena_free(&memory);
+    if (fs_remove(folder, &e) != ST_OK) fprintf(stderr, "%s\n", e.msg);
+    return failed;
+}
