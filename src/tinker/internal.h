@@ -175,8 +175,8 @@ struct tinker {
     } trained;
     int *sampled; /* adapters of samplers, the oldest first */
     int n_sampled, cap_sampled;
+    int n_tasks; /* that the model's thread has */
     atomic_bool closing;
-    bool closed;
 };
 
 /* ---- tinker.c ---- */

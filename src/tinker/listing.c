@@ -298,7 +298,7 @@ void run_delete_begin(void *tinker, struct http_exchange *x) {
     struct tinker_checkpoint *c = checkpoint_of(t, x, rest);
     if (!c) return;
     if (strcmp(rest, "publish") == 0)
-        reply_detail(x, 501, "checkpoints are not published here: whoever has a key may read them");
+        reply_detail(x, 400, "checkpoints are not published here: whoever has a key may read them");
     else if (*rest)
         reply_detail(x, 404, "there is no such call");
     if (http_replied(x)) return;
@@ -310,7 +310,7 @@ void run_post_begin(void *tinker, struct http_exchange *x) {
     char rest[32];
     if (!checkpoint_of(tinker, x, rest)) return;
     if (strcmp(rest, "publish") == 0)
-        reply_detail(x, 501, "checkpoints are not published here: whoever has a key may read them");
+        reply_detail(x, 400, "checkpoints are not published here: whoever has a key may read them");
     else
         reply_detail(x, 404, "there is no such call");
 }

@@ -39,7 +39,10 @@ void task_free(struct task *w) {
     free(w);
 }
 
-void task_begin(struct task *w) { model_thread_call(w->t->thread, &w->call); }
+void task_begin(struct task *w) {
+    w->t->n_tasks++;
+    model_thread_call(w->t->thread, &w->call);
+}
 
 /* ---- which models are on the device -------------------------------------------------------------------------------*/
 
@@ -391,7 +394,7 @@ static void task_done(struct model_call *c) {
     struct task *w = (struct task *)c;
     struct tinker *t = w->t;
     struct tinker_run *r = w->run;
-    if (w->kind == TASK_CLOSE) t->closed = true;
+    t->n_tasks--;
     if (w->sampler) end_sampler(w);
     if (w->kind == TASK_SAVE && w->status == ST_OK) {
         checkpoint_add(t, w->checkpoint);

@@ -339,17 +339,21 @@ enum status tinker_open(const struct tinker_options *o, struct serve *s, struct 
     return st;
 }
 
-/* The model's thread gives up what it has for the clients. */
-static void close_models(struct tinker *t) {
-    if (!t->runs || !serve_ready(t->serve)) return;
-    struct task *w = task_make(t, TASK_CLOSE);
-    atomic_store(&t->closing, true);
-    task_begin(w);
-    while (!t->closed) {
+static void finish_tasks(struct tinker *t) {
+    while (t->n_tasks > 0) {
         struct pollfd p = {.fd = model_thread_fd(t->thread), .events = POLLIN};
         poll(&p, 1, 100);
         model_thread_collect(t->thread);
     }
+}
+
+/* The model's thread ends what it does for the clients, and gives up what it has for them. */
+static void close_models(struct tinker *t) {
+    if (!serve_ready(t->serve)) return;
+    atomic_store(&t->closing, true);
+    finish_tasks(t);
+    task_begin(task_make(t, TASK_CLOSE));
+    finish_tasks(t);
 }
 
 void tinker_close(struct tinker *t) {

@@ -430,7 +430,7 @@ static void test_zstd(void **state) {
     (void)state;
     enum { N = 300000, ROOM = N + 4096 };
     char *plain = malloc(N), *packed = malloc(2 * ROOM);
-    for (int i = 0; i < N; i++) plain[i] = (char)(i * i >> 3);
+    for (int i = 0; i < N; i++) plain[i] = (char)((unsigned)i * (unsigned)i >> 3);
     size_t n = ZSTD_compress(packed, ROOM, plain, N, 3);
     struct str out = STR_INIT;
     assert_int_equal(wire_unzstd(packed, n, N, &out, &e), ST_OK);

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The official client of the Tinker protocol (`tinker` on PyPI) against `kernelrl serve --tinker`: training, sampling,
+# checkpoints, a server that is killed and started again, and every public method of its four clients.
+. "$(dirname "$0")/serve.bash"
+needs tinker numpy
+key=tml-test
+serve --tinker "$tmp/state" --alias Qwen/Qwen3-8B=models/tiny --train-tokens 64
+export TINKER_TELEMETRY=0 HF_HUB_OFFLINE=1 TINKER_BASE_URL=$url TINKER_API_KEY=$key
+"$python" -W ignore tests/clients/serve_tinker.py "$PWD/models/tiny"
