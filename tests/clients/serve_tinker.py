@@ -219,8 +219,10 @@ def _():
     )
     equal(len(out.prompt_logprobs), len(TEXT))
     equal([out.topk_prompt_logprobs[0], len(out.topk_prompt_logprobs[1])], [None, 2])
-    many = [sampler.sample(prompt=prompt, num_samples=2, sampling_params=types.SamplingParams(max_tokens=5, seed=i))
-            for i in range(40)]
+    many = [
+        sampler.sample(prompt=prompt, num_samples=2, sampling_params=types.SamplingParams(max_tokens=5, seed=i))
+        for i in range(40)
+    ]
     assert all(len(p.result().sequences) == 2 for p in many)
     copy = type(sampler).from_sampler_handle(call(sampler, "get_sampler_handle"))
     assert call(copy, "sample", prompt=prompt, num_samples=1, sampling_params=types.SamplingParams(max_tokens=2))
@@ -318,9 +320,15 @@ def _():
     refuses("not published", rest, "publish_checkpoint_from_tinker_path", path)
     refuses("not published", rest, "unpublish_checkpoint_from_tinker_path", path)
     refuses("does not have this call", rest, "copy_weights", path, destination_project_id="p")
-    refuses("prompt_alt_tokens_k", call(service, "create_sampling_client", base_model=MODEL), "sample",
-            prompt=types.ModelInput.from_ints(TEXT), num_samples=1,
-            sampling_params=types.SamplingParams(max_tokens=1), prompt_alt_tokens_k=2)
+    refuses(
+        "prompt_alt_tokens_k",
+        call(service, "create_sampling_client", base_model=MODEL),
+        "sample",
+        prompt=types.ModelInput.from_ints(TEXT),
+        num_samples=1,
+        sampling_params=types.SamplingParams(max_tokens=1),
+        prompt_alt_tokens_k=2,
+    )
 
 
 @case("a wrong key, and a session that ends")
