@@ -96,7 +96,7 @@ static enum status read_description(const json_t *j, const char *where, struct t
     for (c->kind = 0; c->kind < CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_names[c->kind]) != 0;) c->kind++;
     if (c->kind == CHECKPOINT_KINDS || !call_name_is_safe(name))
         return FAIL(e, ST_PARSE, "%s: kind or name is none", where);
-    c->shape = (struct adapter_shape){(int)rank, (float)alpha, (unsigned)parts};
+    c->shape = (struct adapter_shape){.rank = (int)rank, .alpha = (float)alpha, .parts = (unsigned)parts};
     c->run = xstrdup(run);
     c->name = xstrdup(name);
     c->base = xstrdup(base);

@@ -156,7 +156,7 @@ static void make_texts(struct trainer *t, struct texts *x, int K) {
 static struct model *open_model(struct trainer **t, int64_t rows) {
     struct model *m = tiny_model(1, false);
     int n;
-    CHECK(model_lora_create(m, &(struct adapter_shape){2, 4.0F, 7}, 1, &err));
+    CHECK(model_lora_create(m, &(struct adapter_shape){.rank = 2, .alpha = 4.0F, .parts = 7}, 1, &err));
     CHECK(model_train_prepare(m, TRAIN_LORA, &err));
     const struct param *p = model_params(m, &n);
     for (int i = 0; i < n; i++) { /* B is no longer zero, so that A has a gradient */
