@@ -227,7 +227,7 @@ static enum status take(struct args_parser *p, const struct args_flag *f, const 
         return FAIL(&p->e, ST_USAGE, "%s: given twice, as \"%s\" and as \"%s\"", name.p, p->text[row], text);
     }
     p->text[row] = text;
-    p->out->given |= UINT64_C(1) << row;
+    p->out->given[row] = true;
     return set(f, text, p->values, &p->e);
 }
 
@@ -305,7 +305,7 @@ static enum status check_words(struct args_parser *p) {
     if (c->n_subs > 0 && !s) return unknown_sub(p, NULL);
     for (size_t i = 0; i < c->n_flags && s; i++) {
         const struct args_flag *f = &c->flags[i];
-        if (!(p->out->given >> i & 1) || !f->of || str_index_in(f->of, s->name, ' ') >= 0) continue;
+        if (!p->out->given[i] || !f->of || str_index_in(f->of, s->name, ' ') >= 0) continue;
         CLEANUP_STR struct str name = STR_INIT, of = STR_INIT;
         add_name(f, &name);
         join(f->of, ' ', &of);
@@ -354,7 +354,7 @@ bool args_parse(const struct args_command *c, int argc, char **argv, void *value
 bool args_has(const struct args_command *c, const struct args *a, const char *name) {
     const struct args_flag *f = find_flag(c, name, 0);
     ASSERT(f);
-    return a->given >> (f - c->flags) & 1;
+    return a->given[f - c->flags];
 }
 
 /* ---- help ---------------------------------------------------------------------------------------------------------*/

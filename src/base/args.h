@@ -126,10 +126,10 @@ struct args_command {
     const struct args_command *const *more;
 };
 
-enum { ARGS_FLAGS_MAX = 64, ARGS_COLUMNS = 100 };
+enum { ARGS_FLAGS_MAX = 128, ARGS_COLUMNS = 100 };
 
 struct args {
-    uint64_t given; /* Bit i stands for row i of the table. */
+    bool given[ARGS_FLAGS_MAX]; /* true: the flag of this row of the table was there. */
     const struct args_sub *sub;
     /* The words behind the subcommand. They lie in argv, which is written over. */
     char **word;

@@ -493,16 +493,20 @@ static const struct serve_command_options usual = {
 static int check_flags(const struct args *given, const struct serve_command_options *o) {
     static const char *const of_verdicts[] = {"verify-config", "verify-backend", "problem-source", "problems",
                                               "jobs",          "max-jobs",       "verify-hosts",   "verify-class"};
-    static const char *const of_model[] = {"adapter",       "alias",          "max-adapters", "renderer",
-                                           "thinking",      "reasoning",      "embeddings",   "device",
-                                           "logprobs-mode", "dtype",          "base-dtype",   "kv-memory",
-                                           "max-batch",     "prefill-tokens", "threads",      "adapter-dir"};
+    static const char *const of_model[] = {"adapter",     "alias",      "max-adapters", "renderer",       "thinking",
+                                           "reasoning",   "embeddings", "device",       "logprobs-mode",  "dtype",
+                                           "base-dtype",  "kv-memory",  "max-batch",    "prefill-tokens", "threads",
+                                           "adapter-dir", "tinker"};
+    static const char *const of_tinker[] = {"tinker-tokenizer", "tinker-models", "tinker-awake", "train-tokens"};
     if (!o->model && !o->verify.only) return args_wrong(&serve_command, given, "--model is needed");
     if (o->model && o->verify.only)
         return args_wrong(&serve_command, given, "--verify-only: there is no model with it; --verify has both");
     for (size_t i = 0; i < ARRAY_LEN(of_verdicts) && !o->verify.on && !o->verify.only; i++)
         if (args_has(&serve_command, given, of_verdicts[i]))
             return args_wrong(&serve_command, given, "--%s means nothing without --verify", of_verdicts[i]);
+    for (size_t i = 0; i < ARRAY_LEN(of_tinker) && !o->tinker.dir; i++)
+        if (args_has(&serve_command, given, of_tinker[i]))
+            return args_wrong(&serve_command, given, "--%s means nothing without --tinker", of_tinker[i]);
     for (size_t i = 0; i < ARRAY_LEN(of_model) && o->verify.only; i++)
         if (args_has(&serve_command, given, of_model[i]))
             return args_wrong(&serve_command, given, "--%s means nothing with --verify-only", of_model[i]);

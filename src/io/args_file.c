@@ -59,7 +59,7 @@ static void add_flags(const struct args_command *c, const struct args *given, co
             for (size_t k = 0; k < v[i].list.count; k++) add_flag(f, flag->name, v[i].list.item[k]);
             continue;
         }
-        if (given->given >> i & 1) continue;
+        if (given->given[i]) continue;
         if (flag->type == ARGS_BOOL && v[i].flag) add_flag(f, flag->name, NULL);
         if (flag->type != ARGS_BOOL && v[i].text) add_flag(f, flag->name, v[i].text);
     }
