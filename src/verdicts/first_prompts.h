@@ -1,5 +1,5 @@
-/* first_prompts: what a run shows a model first, made for clients. A prompt may need a problem's prototype, which a Python
- * process finds out, so a thread of its own makes them, one after the other. */
+/* first_prompts: what a run shows a model first, made for clients. A prompt may need a problem's prototype, which a
+ * Python process finds out, so a thread of its own makes them, one after the other. */
 #ifndef KERNELRL_VERDICTS_FIRST_PROMPTS_H
 #define KERNELRL_VERDICTS_FIRST_PROMPTS_H
 
@@ -11,7 +11,8 @@ struct prompt_ask {
     const struct train_options *options;
     enum verify_backend backend; /* instead of that of the options */
     const struct problem *problem;
-    void (*done)(void *ctx, struct prompt_ask *a); /* the thread's; or that of first_prompts_close(), with ST_CANCELLED */
+    void (*done)(void *ctx,
+                 struct prompt_ask *a); /* the thread's; or that of first_prompts_close(), with ST_CANCELLED */
     void *ctx;
     struct str messages; /* with ST_OK: a member "messages", with a comma in front */
     enum status status;

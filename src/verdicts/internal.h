@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
-#include "verdicts/jobs.h"
 #include "verdicts/first_prompts.h"
+#include "verdicts/jobs.h"
 #include "verdicts/service.h"
 
 enum {
