@@ -1,9 +1,11 @@
-"""Verdicts of kernelrl for trainers in Python. Standard library only.
+"""Verdicts, prompts and samples of kernelrl for trainers in Python. Standard library only.
 
 with kernelrl.local() as client:
     job = client.verify("level1/1_ReLU", source)
 """
 
+import asyncio
+import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -15,10 +17,11 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
 
 Job = Dict[str, Any]
 Problem = Union[str, Dict[str, str]]
+Messages = List[Dict[str, str]]
 BATCH = 1000  # requests that the server takes at once
 WAIT_S = 50  # of one long poll
 
@@ -101,6 +104,55 @@ class Client:
         query = "?" + urllib.parse.urlencode({"source": source}) if source else ""
         return self.call("GET", "/v1/problems" + query)["data"]
 
+    def prompt(self, key: str, **query: str) -> Messages:
+        """What a run shows a model first. query: config, backend, source."""
+        path = "/v1/problems/" + urllib.parse.quote(key) + "/prompt"
+        return self.call("GET", path + ("?" + urllib.parse.urlencode(query) if query else ""))["messages"]
+
+    def chat(self, messages: Messages, **fields: Any) -> List[str]:
+        """The texts of the n answers of a model that is served beside the verdicts. fields: docs/serving.md."""
+        choices = self.call("POST", "/v1/chat/completions", {"messages": messages, **fields})["choices"]
+        return [choice["message"]["content"] for choice in choices]
+
+    def complete(self, prompt: str, **fields: Any) -> List[str]:
+        """The same for a text that goes on. fields: docs/serving.md."""
+        return [
+            choice["text"] for choice in self.call("POST", "/v1/completions", {"prompt": prompt, **fields})["choices"]
+        ]
+
+
+class AsyncClient:
+    """The calls of a Client, to be awaited. Up to `at_once` of them are under way in threads of its own."""
+
+    def __init__(self, client: Client, at_once: int = 64) -> None:
+        self.client = client
+        self._threads = concurrent.futures.ThreadPoolExecutor(at_once, "kernelrl")
+
+    async def _run(self, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*given, **named))
+
+    async def verify(self, problem: Problem, solution: str, **fields: Any) -> Job:
+        return await self._run(self.client.verify, problem, solution, **fields)
+
+    async def verify_many(self, requests: Sequence[Dict[str, Any]]) -> List[Job]:
+        return await self._run(self.client.verify_many, requests)
+
+    async def problems(self, source: Optional[str] = None) -> List[Dict[str, Any]]:
+        return await self._run(self.client.problems, source)
+
+    async def prompt(self, key: str, **query: str) -> Messages:
+        return await self._run(self.client.prompt, key, **query)
+
+    async def chat(self, messages: Messages, **fields: Any) -> List[str]:
+        return await self._run(self.client.chat, messages, **fields)
+
+    async def complete(self, prompt: str, **fields: Any) -> List[str]:
+        return await self._run(self.client.complete, prompt, **fields)
+
+    def close(self) -> None:
+        """Waits for the calls that are under way."""
+        self._threads.shutdown()
+
 
 def reward_of(job: Job) -> Optional[float]:
     """What the answer is paid; None where the verdict is missing, which is never zero."""
@@ -108,10 +160,11 @@ def reward_of(job: Job) -> Optional[float]:
 
 
 @contextlib.contextmanager
-def local(*flags: str, program: str = "kernelrl") -> Iterator[Client]:
-    """A server of its own, on a free port, for as long as the block runs."""
+def local(*flags: str, program: str = "kernelrl", model: Optional[str] = None) -> Iterator[Client]:
+    """A server of its own, on a free port, for as long as the block runs. model: is served, too. flags: of `serve`."""
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/log", "w+", encoding="utf-8") as log:
-        command = [program, "serve", "--verify-only", "--port", "0", "--jobs", f"{folder}/jobs.sqlite", *flags]
+        what = ["--model", model, "--verify"] if model else ["--verify-only"]
+        command = [program, "serve", *what, "--port", "0", "--jobs", f"{folder}/jobs.sqlite", *flags]
         with subprocess.Popen(command, stderr=log) as process:
             try:
                 yield Client(_address(process, log.name))

@@ -17,17 +17,6 @@
 /* Who is asked for prototypes keeps every problem that it has been asked for; after so many another one is asked. */
 enum { PROTOTYPES_AT_ONCE = 256 };
 
-static void put_messages(struct str *out, const char *key, const struct chat_message messages[2]) {
-    js_begin(out, key, '[');
-    for (int i = 0; i < 2; i++) {
-        js_begin(out, NULL, '{');
-        js_put_str(out, "role", messages[i].role);
-        js_put_str(out, "content", messages[i].content);
-        js_end(out, '}');
-    }
-    js_end(out, ']');
-}
-
 static const char *backend_of(const struct train_options *o) { return backend_name(o->verify.backend); }
 
 /* ---- prompt -------------------------------------------------------------------------------------------------------*/
@@ -83,7 +72,7 @@ static void print_prompt(const struct prompt_args *a, const struct session *s, c
     js_begin(&line, NULL, '{');
     js_put_str(&line, "problem", p->key);
     js_put_str(&line, "backend", backend);
-    put_messages(&line, "messages", messages);
+    rollout_put_messages(&line, "messages", messages);
     if (a->rendered) {
         js_put_strn(&line, "text", str_c(&text), text.len);
         js_begin(&line, "ids", '[');
@@ -199,7 +188,7 @@ static void put_row(struct str *line, const struct train_options *o, const char 
     js_begin(line, NULL, '{');
     problems_put_columns(line, p, true);
     js_put_str(line, "backend", backend_of(o));
-    put_messages(line, "prompt", messages);
+    rollout_put_messages(line, "prompt", messages);
     js_begin(line, "verify", '[');
     const char *const words[] = {"--problem", p->key, "--source", source, "--backend", backend_of(o)};
     for (size_t i = 0; i < ARRAY_LEN(words); i++) js_put_str(line, NULL, words[i]);

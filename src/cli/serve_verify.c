@@ -51,6 +51,7 @@ static enum status read_config(const struct serve_verify_options *o, const char 
     out->verify = session_verify_options(&c->o, NULL);
     out->verify.progress = NULL;
     out->weights = answer_weights(&c->o, 1);
+    out->train = &c->o;
     return session_source(&c->o, &out->source, e);
 }
 

@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 
+#include "rl/options/options.h"
 #include "rl/rollout/rollout.h"
 #include "verdicts/ask.h"
 #include "verify/pool/pool.h"
@@ -16,6 +17,7 @@ struct desk_config {
     struct verify_options verify;
     const char *source; /* of problems, where a request names none; as problem_set_load takes it */
     struct rollout_params weights;
+    const struct train_options *train; /* whose prompts its problems have; who makes none leaves it NULL */
 };
 struct desk_options {
     const struct desk_config *config; /* [n_configs] the first one counts where a request names none */

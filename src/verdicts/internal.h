@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "verdicts/first_prompts.h"
 #include "verdicts/jobs.h"
 #include "verdicts/service.h"
 
@@ -42,6 +43,7 @@ struct verdicts {
     struct desk_options desk_options;
     struct jobs *jobs;
     struct desk *desk;
+    struct first_prompts *prompts;
     struct http_server *http;
     int fd; /* eventfd: there are notes */
     bool draining;
@@ -57,8 +59,11 @@ struct verdicts {
     double last_end;
     int64_t of_class[128]; /* verdicts by class */
     int64_t cached;
+    struct problem_prompt *made; /* prompts that are made, on their way to who asked */
 };
 
+/* Any thread: something is to be collected. */
+void verdicts_signal(const struct verdicts *v);
 /* Gives the desk as many jobs as it should have. */
 void verdicts_feed(struct verdicts *v);
 /* A job is not wanted any more. */
@@ -79,6 +84,11 @@ void verdicts_put_metrics(void *verdicts, struct str *out);
 
 /* problems_api.c */
 void problems_list_begin(void *verdicts, struct http_exchange *x);
+/* A problem, or its prompt. */
 void problem_show_begin(void *verdicts, struct http_exchange *x);
+void problem_show_event(void *verdicts, struct http_exchange *x, enum http_event event);
+void problem_show_end(void *verdicts, struct http_exchange *x);
+/* Wakes those whose prompts are made. */
+void problem_prompts_collect(struct verdicts *v);
 
 #endif

@@ -599,6 +599,12 @@ const struct http_route verdicts_routes[] = {
     VERIFY("DELETE", "/v1/verify/*", HTTP_NO_BODY, job_cancel_begin, 0),
     VERIFY("POST", "/v1/verify/*", HTTP_NO_BODY, job_cancel_begin, 0),
     VERIFY("GET", "/v1/problems", HTTP_NO_BODY, problems_list_begin, 0),
-    VERIFY("GET", "/v1/problems/*", HTTP_NO_BODY, problem_show_begin, 0),
+    {.method = "GET",
+     .path = "/v1/problems/*",
+     .access = HTTP_KEY,
+     .body = HTTP_NO_BODY,
+     .begin = problem_show_begin,
+     .event = problem_show_event,
+     .end = problem_show_end},
 };
 const size_t verdicts_n_routes = ARRAY_LEN(verdicts_routes);

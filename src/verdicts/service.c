@@ -71,15 +71,19 @@ static void write_down(const struct verdicts_flight *f) {
     if (st != ST_OK) log_error("%s", e.msg);
 }
 
+void verdicts_signal(const struct verdicts *v) {
+    const uint64_t one = 1;
+    while (write(v->fd, &one, sizeof one) < 0 && errno == EINTR) {}
+}
+
 /* The lock is held. */
 static void note_end(struct verdicts *v, int64_t id, int64_t batch) {
-    const uint64_t one = 1;
     if (v->n_notes == v->cap_notes) {
         v->cap_notes = v->cap_notes ? 2 * v->cap_notes : 64;
         v->note = xrealloc(v->note, v->cap_notes * sizeof *v->note);
     }
     v->note[v->n_notes++] = (struct verdicts_note){id, batch};
-    while (write(v->fd, &one, sizeof one) < 0 && errno == EINTR) {}
+    verdicts_signal(v);
 }
 
 static void on_done(void *ctx, struct desk_work *w) {
@@ -215,7 +219,7 @@ enum status verdicts_cancel(struct verdicts *v, int64_t id, struct err *e) {
     return ST_OK;
 }
 
-/* http_fd_fn: jobs are over. */
+/* http_fd_fn: jobs are over, or prompts are made. */
 static void collect(void *verdicts) {
     struct verdicts *v = verdicts;
     uint64_t count;
@@ -226,6 +230,7 @@ static void collect(void *verdicts) {
     v->note = NULL;
     v->n_notes = v->cap_notes = 0;
     pthread_mutex_unlock(&v->lock);
+    problem_prompts_collect(v);
     verdicts_feed(v);
     for (size_t i = 0; i < n; i++) wake(v, &notes[i], false);
     free(notes);
@@ -270,6 +275,7 @@ enum status verdicts_open(const struct verdicts_options *o, struct verdicts **ou
     v->desk_options.recall = recall;
     v->desk_options.recall_ctx = v;
     v->forgot = clock_now_s();
+    v->prompts = first_prompts_open();
     pthread_mutex_init(&v->lock, NULL);
     v->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     enum status st = v->fd >= 0 ? ST_OK : FAIL(e, ST_IO, "eventfd: %s", strerror(errno));
@@ -294,6 +300,8 @@ enum status verdicts_attach(struct verdicts *v, struct http_server *http, struct
 
 void verdicts_close(struct verdicts *v) {
     if (!v) return;
+    first_prompts_close(v->prompts);
+    problem_prompts_collect(v);
     desk_close(v->desk);
     jobs_close(v->jobs);
     if (v->fd >= 0) close(v->fd);

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """tests/e2e/python_client.py PROGRAM: the Python package against a server that it starts."""
 
+import asyncio
 import importlib
+import json
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python"))
@@ -26,3 +29,27 @@ with kernelrl.local(program=sys.argv[1]) as client:
         raise SystemExit("a problem that is not there was judged")
     except kernelrl.Error as error:
         assert error.status == 404, error
+
+
+async def beside(client):
+    """Verdicts, a prompt and samples at once: the samples are those that are drawn alone."""
+    many = kernelrl.AsyncClient(client)
+    messages = await many.prompt("level1/1_ReLU")
+    said = json.loads(subprocess.check_output([sys.argv[1], "problems", "prompt", "level1/1_ReLU", "--json"]))
+    assert messages == said["messages"], messages
+    how = {"model": "models/tiny", "seed": 3, "max_tokens": 40}
+    alone = client.chat(messages, n=2, **how)
+    assert len(alone) == 2 and all(alone), alone
+    texts, text, job, problems = await asyncio.gather(
+        many.chat(messages, n=2, **how),
+        many.complete("def f(", **how),
+        many.verify("1/1", RELU % "x[i] > 0 ? x[i] : 0", options=QUICK),
+        many.problems(),
+    )
+    assert texts == alone and text == client.complete("def f(", **how) and job["verdict"]["correct"] and problems
+    assert (await many.verify_many([{"problem": "1/1", "solution": "x", "options": QUICK}]))[0]["verdict"]
+    many.close()
+
+
+with kernelrl.local(program=sys.argv[1], model="models/tiny") as client:
+    asyncio.run(beside(client))

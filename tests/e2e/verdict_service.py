@@ -101,6 +101,7 @@ def works(program, folder):
     assert status == 200 and len(problems["data"]) > 100 and "code" not in problems["data"][0]
     status, problem, _ = server.ask("GET", "/v1/problems/level1/1_ReLU")
     assert status == 200 and "class Model" in problem["code"] and problem["level"] == 1
+    prompts(program, server)
     assert server.ask("GET", "/v1/verify/queue")[1]["queued"] == 0
     assert server.ask("GET", "/v1/verify/settings")[1]["configs"][0]["backend"] == "c"
     with urllib.request.urlopen(server.url + "/metrics") as reply:
@@ -113,6 +114,21 @@ def works(program, folder):
     known = server.ask("POST", "/v1/verify?wait=60", request(GOOD))[1]
     assert known["cached"] and known["verdict"]["settings"] == job["verdict"]["settings"], known
     assert server.end() == 0
+
+
+def prompts(program, server):
+    """A prompt is what `problems prompt` prints, for each backend."""
+    route = "/v1/problems/level1/1_ReLU/prompt"
+    for query, key in (("", None), ("?backend=triton", "backend=triton")):
+        said = json.loads(
+            subprocess.check_output([program, "problems", "prompt", "level1/1_ReLU", "--json"] + [key] * bool(key))
+        )
+        status, prompt, _ = server.ask("GET", route + query)
+        assert status == 200 and prompt["object"] == "problem.prompt" and prompt["config"] == "default", prompt
+        assert all(prompt[member] == said[member] for member in ("problem", "backend", "messages")), (prompt, said)
+    assert server.ask("GET", route + "?backend=none")[0] == 400
+    assert server.ask("GET", route + "?config=none")[0] == 404
+    assert server.ask("GET", "/v1/problems/level1/999/prompt")[0] == 404
 
 
 def batch(server):

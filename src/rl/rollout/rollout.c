@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "io/json.h"
 #include "policy/feedback.h"
 #include "rl/rollout/raicl.h"
 
@@ -150,6 +151,17 @@ enum status rollout_prompt(const struct actor *a, const struct problem *p, struc
 enum status rollout_messages(const struct actor *a, const struct problem *p, int max_tokens, struct arena *arena,
                              struct chat_message messages[2], struct ids *out, struct err *e) {
     return make_messages(a, p, NULL, a->tok ? longest_prompt(a, max_tokens) : INT64_MAX, arena, messages, out, e);
+}
+
+void rollout_put_messages(struct str *out, const char *key, const struct chat_message messages[2]) {
+    js_begin(out, key, '[');
+    for (int i = 0; i < 2; i++) {
+        js_begin(out, NULL, '{');
+        js_put_str(out, "role", messages[i].role);
+        js_put_str(out, "content", messages[i].content);
+        js_end(out, '}');
+    }
+    js_end(out, ']');
 }
 
 enum status rollout_refine_prompt(const struct actor *a, const struct problem *p, struct episode *failed,

@@ -194,6 +194,9 @@ enum status rollout_prompt(const struct actor *a, const struct problem *p, struc
 enum status rollout_messages(const struct actor *a, const struct problem *p, int max_tokens, struct arena *arena,
                              struct chat_message messages[2], struct ids *out, struct err *e) MUST_USE;
 
+/* Appends the messages as JSON: a list of {"role", "content"}. */
+void rollout_put_messages(struct str *out, const char *key, const struct chat_message messages[2]);
+
 /* How an answer of at most max_tokens is sampled. Borrows the stops. */
 struct sample_params rollout_sampling(const struct actor *a, const struct rollout_params *p, int max_tokens,
                                       const struct stop_set *stops);
