@@ -345,19 +345,29 @@ static void restore_snapshot(struct tinker *t, struct tinker_run *r, const struc
     sampler_open_folder(t, m, folder);
 }
 
+/* Whether a call made a checkpoint: not a sampler without a name. */
+static bool makes_checkpoint(uint32_t kind, const struct store_entry *entry) {
+    const struct incoming in = {.body = entry->body, .n = entry->r.n};
+    struct call_save call;
+    struct err e;
+    if (kind == CALL_SAVE_WEIGHTS || kind == CALL_SAVE_EXTERNAL) return true;
+    if (kind != CALL_SAVE_SAMPLER) return false;
+    CLEANUP_JSON json_t *j = incoming_json(&in);
+    return j && call_read_save(j, true, &call, &e) == ST_OK && call.name;
+}
+
 static void restore_call(struct tinker *t, struct tinker_run *r, const struct store_log *l,
                          const struct store_entry *entry, int64_t kept) {
     const struct store_record *c = &entry->r;
     const uint32_t kind = c->kind & ~(uint32_t)CALL_IS_OVER;
     const struct store_entry *result = find_result(l, c->seq);
     const bool over = c->seq <= kept;
-    const bool named = kind == CALL_SAVE_WEIGHTS || kind == CALL_SAVE_EXTERNAL;
     if (over && kind == CALL_SAVE_SAMPLER) restore_snapshot(t, r, c, entry->body);
     if (over && result) restore_result(t, r, c, result);
     if (over) return;
     /* A checkpoint may have been deleted since. A call that failed does so again, though memory may be there now; but a
      * step that failed has given the gradients up, and has to do that again, too. */
-    if (result && (named || (result->r.kind == RESULT_FAILED && kind != CALL_STEP))) {
+    if (result && (makes_checkpoint(kind, entry) || (result->r.kind == RESULT_FAILED && kind != CALL_STEP))) {
         restore_result(t, r, c, result);
         run_over(t, r, c->seq);
         return;

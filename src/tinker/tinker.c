@@ -68,7 +68,8 @@ json_t *incoming_json(const struct incoming *in) {
 }
 
 bool model_is_up(struct tinker *t, struct http_exchange *x) {
-    if (serve_ready(t->serve) && t->restored) return true;
+    if (!t->restored && serve_ready(t->serve)) store_go_on(t);
+    if (t->restored) return true;
     http_add_header(x, "retry-after", "1");
     reply_detail(x, 503, "the model is being loaded");
     return false;
@@ -200,7 +201,7 @@ static bool is_quiet(const struct tinker *t, const struct tinker_session *s) {
 void session_settle(struct tinker *t, struct tinker_session *s) {
     if (!is_quiet(t, s)) return;
     futures_drop(t, s);
-    store_end_session(t, s, true);
+    if (!atomic_load(&t->closing)) store_end_session(t, s, true); /* the next server goes on with it */
     for (struct tinker_run *r = t->runs; r; r = r->next) {
         if (r->session != s || r->gone) continue;
         struct task *w = task_make(t, TASK_DROP);
