@@ -499,7 +499,8 @@ static int check_flags(const struct args *given, const struct serve_command_opti
                                            "reasoning",   "embeddings", "device",       "logprobs-mode",  "dtype",
                                            "base-dtype",  "kv-memory",  "max-batch",    "prefill-tokens", "threads",
                                            "adapter-dir", "tinker"};
-    static const char *const of_tinker[] = {"tinker-tokenizer", "tinker-models", "tinker-awake", "tinker-keep", "train-tokens"};
+    static const char *const of_tinker[] = {"tinker-tokenizer", "tinker-models", "tinker-awake", "tinker-keep",
+                                            "train-tokens"};
     if (!o->model && !o->verify.only) return args_wrong(&serve_command, given, "--model is needed");
     if (o->model && o->verify.only)
         return args_wrong(&serve_command, given, "--verify-only: there is no model with it; --verify has both");

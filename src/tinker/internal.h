@@ -88,19 +88,19 @@ struct tinker_run {
     int64_t next_seq; /* the call that is executed next */
     int64_t calls;    /* that were accepted */
     struct tinker_held *held;
-    bool busy;         /* a call of it is with the model's thread */
-    bool gone;         /* its session has ended, and its weights are given up */
-    bool corrupt;      /* it could not be made */
-    char *dir;         /* what is kept of it on disk (store.c) */
-    int log;           /* the file of its calls; -1: none */
+    bool busy;              /* a call of it is with the model's thread */
+    bool gone;              /* its session has ended, and its weights are given up */
+    bool corrupt;           /* it could not be made */
+    char *dir;              /* what is kept of it on disk (store.c) */
+    int log;                /* the file of its calls; -1: none */
     atomic_bool log_broken; /* true: it could not be written to, and takes nothing more */
-    int64_t last_used; /* Unix seconds */
+    int64_t last_used;      /* Unix seconds */
     /* The model's thread, while `busy`, and whoever gives the run up. */
     int adapter; /* 0: none */
     struct trainer *trainer;
-    int64_t used;   /* number of the last use */
-    bool half_done; /* a call is in the middle of its work */
-    double kept_at; /* when its state was kept */
+    int64_t used;                   /* number of the last use */
+    bool half_done;                 /* a call is in the middle of its work */
+    double kept_at;                 /* when its state was kept */
     char *snapshot[KEPT_SNAPSHOTS]; /* folders of its last samplers without a name, the newest first */
 };
 
@@ -171,7 +171,7 @@ struct task {
     bool resumed;               /* true: it reads the state that a server before this one kept */
     bool kept;                  /* the run's state was kept behind it */
     struct adapter_shape shape; /* of what a load has read */
-    int adapter; /* of a snapshot or an opened sampler; of a drop: to be dropped */
+    int adapter;                /* of a snapshot or an opened sampler; of a drop: to be dropped */
 };
 
 struct sampling {

@@ -248,8 +248,7 @@ static void take_save(struct tinker *t, const struct incoming *in, enum checkpoi
         return;
     }
     if (!call.overwrite && name_is_taken(t, r, kind, call.name, f->id)) {
-        spend(t, x, r, call.seq_id, f,
-              "there is a checkpoint of this name already: take another name, or overwrite");
+        spend(t, x, r, call.seq_id, f, "there is a checkpoint of this name already: take another name, or overwrite");
         return;
     }
     struct task *w = task_make(t, TASK_SAVE);

@@ -288,7 +288,7 @@ struct store_log {
     struct store_entry {
         struct store_record r;
         const char *body;
-    } *entry;
+    } * entry;
     size_t n, cap, bytes;
 };
 

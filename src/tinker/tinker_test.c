@@ -844,8 +844,8 @@ static void restart(void) {
 
 static struct answer snapshot(const char *model, int seq, int number) {
     return post("save_weights_for_sampler",
-                arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":%d,\"sampling_session_seq_id\":%d}", model,
-                             seq, number));
+                arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":%d,\"sampling_session_seq_id\":%d}", model, seq,
+                             number));
 }
 
 /* Half a record, as a server leaves it that is killed while it writes. */
