@@ -308,6 +308,7 @@ void task_begin(struct task *w);
 /* ---- sampling.c ---- */
 void create_sampler_begin(void *tinker, struct http_exchange *x);
 void sample_begin(void *tinker, struct http_exchange *x);
+void cancel_begin(void *tinker, struct http_exchange *x);
 void sampler_take(struct tinker *t, const struct incoming *in);
 /* Reads a sampler's weights, and takes the name of the folder; requests that come before that is done wait. */
 void sampler_open_folder(struct tinker *t, struct tinker_sampler *m, char *folder);

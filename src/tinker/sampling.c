@@ -367,6 +367,35 @@ void sample_begin(void *tinker, struct http_exchange *x) {
     }
 }
 
+/* Takes a request out of a list that is of this future, if it is in it. */
+static struct sampling *take_out(struct sampling **list, const struct future *f) {
+    struct sampling *q = *list;
+    while (q && q->future != f) q = q->next;
+    if (q) unlink_sampling(list, q);
+    return q;
+}
+
+void cancel_begin(void *tinker, struct http_exchange *x) {
+    struct tinker *t = tinker;
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct err e = {0};
+    const char *id;
+    if (!j) return;
+    if (js_get_str(j, "body", "request_id", &id, &e) != ST_OK) {
+        reply_detail(x, 422, "%s", e.msg);
+        return;
+    }
+    struct future *f = future_find(t, id);
+    struct sampling *q = f ? take_out(&t->samplings, f) : NULL;
+    if (q) job_drop(q->job);
+    for (struct tinker_sampler *m = t->samplers; f && m && !q; m = m->next) q = take_out(&m->waiting, f);
+    if (q) {
+        sampling_free(q);
+        future_fail(f, "user", "the request was cancelled by its client");
+    }
+    reply_empty(x); /* of any request: it may be over by now */
+}
+
 void samplings_end(struct tinker *t, const struct tinker_session *s) {
     for (struct sampling **at = &t->samplings; *at;) {
         struct sampling *q = *at;

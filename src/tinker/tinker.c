@@ -118,9 +118,11 @@ static void client_config_begin(void *tinker, struct http_exchange *x) {
     http_reply_json(x, 200, &out);
 }
 
-static void nothing_begin(void *tinker, struct http_exchange *x) {
+static void dynamic_config_begin(void *tinker, struct http_exchange *x) {
+    struct str out = STR_INIT;
     (void)tinker;
-    reply_empty(x);
+    str_adds(&out, "{\"sample_cancel_enabled\":true}");
+    http_reply_json(x, 200, &out);
 }
 
 static void telemetry_begin(void *tinker, struct http_exchange *x) {
@@ -283,7 +285,7 @@ static void unknown_begin(void *tinker, struct http_exchange *x) {
 static const struct http_route routes[] = {
     {.method = "GET", .path = API "healthz", .access = HTTP_OPEN, .begin = healthz_begin},
     POST("client/config", client_config_begin),
-    POST("client/dynamic_config", nothing_begin),
+    POST("client/dynamic_config", dynamic_config_begin),
     POST("telemetry", telemetry_begin),
     POST("create_session", create_session_begin),
     POST("session_heartbeat", heartbeat_begin),
@@ -302,6 +304,7 @@ static const struct http_route routes[] = {
     POST("save_weights_external", save_external_begin),
     POST("create_sampling_session", create_sampler_begin),
     POST("asample", sample_begin),
+    POST("cancel_future", cancel_begin),
     {.method = "POST",
      .path = API "retrieve_future",
      .access = HTTP_KEY,

@@ -310,7 +310,7 @@ static void test_start_up(void **state) {
     (void)state;
     open_all(4);
     EXPECT(post("client/config", "{\"sdk_version\":\"0.38.0\"}"), 200, "\"proto_write_fwdbwd\":true");
-    EXPECT(post("client/dynamic_config", "{\"sdk_version\":\"0.38.0\"}"), 200, "{}");
+    EXPECT(post("client/dynamic_config", "{\"sdk_version\":\"0.38.0\"}"), 200, "\"sample_cancel_enabled\":true");
     EXPECT(call("GET", "healthz", NULL), 200, "ok");
     EXPECT(call("GET", "get_server_capabilities", NULL), 200, "\"max_context_length\":512,\"trainable\":true");
     EXPECT(post("telemetry", "{\"events\":[]}"), 200, "accepted");
@@ -691,6 +691,14 @@ static void test_sampling_answers(void **state) {
                                  "{\"sampling_session_id\":\"%s\",\"seq_id\":" seq ",\"prompt\":{\"chunks\":[{" \
                                  "\"tokens\":[5,6]}]},%s}",                                                     \
                                  m, more))
+    /* what is cancelled fails; what is over, or was never there, stays as it is */
+    const struct answer long_one = ASK("30", "\"num_samples\":1000,\"sampling_params\":{\"max_tokens\":400,\"stop\":[]}");
+    const char *cancel = arena_printf(&memory, "{\"request_id\":\"%s\"}", member(&long_one, "request_id"));
+    EXPECT(post("cancel_future", cancel), 200, "{}");
+    EXPECT(result_of(&long_one), 200, "cancelled");
+    EXPECT(post("cancel_future", cancel), 200, "{}");
+    EXPECT(post("cancel_future", "{\"request_id\":\"x\"}"), 200, "{}");
+    EXPECT(post("cancel_future", "{}"), 422, "request_id");
     EXPECT(done(ASK("20", "\"sampling_params\":{\"max_tokens\":600}")), 200, "context window");
     EXPECT(done(ASK("21", "\"prompt_alt_tokens_k\":2")), 200, "prompt_alt_tokens_k is not supported");
     EXPECT(ASK("22", "\"num_samples\":0"), 422, "num_samples");

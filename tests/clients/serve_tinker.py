@@ -16,6 +16,7 @@ MODEL = "Qwen/Qwen3-8B"
 FOLDER = sys.argv[1]
 TEXT = [5, 6, 7, 8, 9, 10, 11]
 used, refused = set(), {}
+asynchronous = []  # the model of asynchronous callers
 
 
 def call(client, method, *args, **kwargs):
@@ -295,22 +296,83 @@ def _():
     equal(call(rest, "get_sampler", session.sampler_ids[0]).base_model, MODEL)
 
 
-@case("asynchronous callers")
+async def wait_for(client, method, *args, **kwargs):
+    """Calls an asynchronous method and notes it down; a promise is waited for."""
+    value = await getattr(client, method)(*args, **kwargs)
+    if hasattr(value, "__await__"):
+        value = await value
+    used.add(f"{type(client).__name__}.{method}")
+    return value
+
+
+@case("asynchronous callers: training and sampling")
 def _():
     async def work():
         rows = [likelihood(TEXT)]
-        forward_backward = await training.forward_backward_async(rows, "cross_entropy")
-        step = await training.optim_step_async(types.AdamParams(learning_rate=1e-4))
-        await forward_backward
-        assert (await step).metrics["grad_norm"] > 0
-        sampler = await training.save_weights_and_get_sampling_client_async()
-        out = await sampler.sample_async(
-            prompt=types.ModelInput.from_ints(TEXT), num_samples=2, sampling_params=types.SamplingParams(max_tokens=3)
-        )
+        model = await wait_for(service, "create_lora_training_client_async", base_model=MODEL, rank=4, seed=1)
+        equal((await wait_for(model, "get_info_async")).lora_rank, 4)
+        gradient = await model.forward_backward_async(rows, "cross_entropy")
+        step = await wait_for(model, "optim_step_async", types.AdamParams(learning_rate=1e-4))
+        await gradient
+        assert step.metrics["grad_norm"] > 0
+        await wait_for(model, "forward_backward_async", rows, "cross_entropy")
+        sampler = await wait_for(model, "save_weights_and_get_sampling_client_async")
+        prompt = types.ModelInput.from_ints(TEXT)
+        params = types.SamplingParams(max_tokens=3)
+        out = await wait_for(sampler, "sample_async", prompt=prompt, num_samples=2, sampling_params=params)
         equal(len(out.sequences), 2)
-        assert len(await sampler.compute_logprobs_async(types.ModelInput.from_ints(TEXT))) == len(TEXT)
+        scored = await wait_for(sampler, "compute_logprobs_async", prompt)
+        by_forward = await wait_for(model, "forward_async", rows, "cross_entropy")
+        assert np.array_equal(np.array(scored[1:], dtype=np.float32), logprobs_of(by_forward)[0])
+        equal(await wait_for(sampler, "get_base_model_async"), MODEL)
+        path = (await wait_for(model, "save_state_async", "async")).path
+        await wait_for(model, "load_state_with_optimizer_async", path)
+        await wait_for(model, "load_state_async", path)
+        weights = (await wait_for(model, "save_weights_for_sampler_async", "async")).path
+        await wait_for(model, "create_sampling_client_async", weights)
+        await wait_for(model, "save_weights_external_async", "async")
+        await wait_for(service, "create_sampling_client_async", model_path=weights)
+        await wait_for(service, "create_training_client_from_state_async", path)
+        again = await wait_for(service, "create_training_client_from_state_with_optimizer_async", path)
+        step = await wait_for(again, "optim_step_async", types.AdamParams(learning_rate=1e-4))
+        equal(step.metrics["step"], 2)
+        assert (await wait_for(service, "get_server_capabilities_async")).supported_models
+        return model.model_id
 
-    asyncio.run(work())
+    asynchronous.append(asyncio.run(work()))
+
+
+@case("asynchronous callers: management")
+def _():
+    async def work(run):
+        listed = await wait_for(rest, "list_checkpoints_async", run)
+        equal(len(listed.checkpoints), 3)
+        assert (await wait_for(rest, "list_user_checkpoints_async")).checkpoints
+        assert (await wait_for(rest, "list_training_runs_async")).training_runs
+        equal((await wait_for(rest, "get_training_run_async", run)).training_run_id, run)
+        path = f"tinker://{run}/weights/async"
+        equal((await wait_for(rest, "get_training_run_by_tinker_path_async", path)).training_run_id, run)
+        await wait_for(rest, "get_external_weights_urls_async", f"tinker://{run}/external_weights/async")
+        await wait_for(rest, "set_checkpoint_ttl_from_tinker_path_async", path, 7200)
+        session = (await wait_for(rest, "list_sessions_async")).sessions[0]
+        samplers = (await wait_for(rest, "get_session_async", session)).sampler_ids
+        equal((await wait_for(rest, "get_sampler_async", samplers[0])).base_model, MODEL)
+        await wait_for(rest, "delete_checkpoint_from_tinker_path_async", path)
+        await wait_for(rest, "delete_checkpoint_async", run, "sampler_weights/async")
+        equal(len((await wait_for(rest, "list_checkpoints_async", run)).checkpoints), 1)
+
+    asyncio.run(work(asynchronous[0]))
+
+
+@case("a sampler that is handed on")
+def _():
+    sampler = call(training, "save_weights_and_get_sampling_client")
+    other = tinker.SamplingClient.from_sampler_handle(call(sampler, "get_sampler_handle"))
+    used.add("SamplingClient.from_sampler_handle")
+    params = types.SamplingParams(max_tokens=4, seed=1)
+    asked = {"prompt": types.ModelInput.from_ints(TEXT), "num_samples": 1, "sampling_params": params}
+    a, b = (call(x, "sample", **asked).sequences[0] for x in (sampler, other))
+    equal((a.tokens, a.logprobs), (b.tokens, b.logprobs))
 
 
 @case("what is not built says so by name")
