@@ -12,6 +12,13 @@ import tinker
 from serve_cases import case, equal, raises, run
 from tinker import types
 
+try:
+    import torch  # of custom losses alone
+
+    torch.zeros(1).numpy()  # a PyTorch that knows this NumPy
+except (ModuleNotFoundError, RuntimeError):
+    torch = None
+
 MODEL = "Qwen/Qwen3-8B"
 FOLDER = sys.argv[1]
 TEXT = [5, 6, 7, 8, 9, 10, 11]
@@ -373,6 +380,29 @@ def _():
     asked = {"prompt": types.ModelInput.from_ints(TEXT), "num_samples": 1, "sampling_params": params}
     a, b = (call(x, "sample", **asked).sequences[0] for x in (sampler, other))
     equal((a.tokens, a.logprobs), (b.tokens, b.logprobs))
+
+
+@case("a loss that the client computes" + ("" if torch else " # SKIP no PyTorch that knows this NumPy"))
+def _():
+    if not torch:
+        return
+    weights = [0.5, -1.0, 2.0, 0.0, 0.25, 1.0]
+
+    def loss(data, logprobs):
+        return -(torch.tensor(weights) * logprobs[0]).sum(), {"n:sum": float(len(data))}
+
+    def new():
+        return service.create_lora_training_client(base_model=MODEL, rank=4, seed=1).result()
+
+    custom, plain = new(), new()
+    equal(call(custom, "forward_backward_custom", [likelihood(TEXT)], loss).metrics["n:sum"], 1.0)
+    call(plain, "forward_backward", [likelihood(TEXT, weights)], "cross_entropy")
+    adam = types.AdamParams(learning_rate=1e-3)
+    equal(custom.optim_step(adam).result().metrics, plain.optim_step(adam).result().metrics)
+    rows = [likelihood(TEXT)]
+    a, b = (logprobs_of(call(x, "forward", rows, "cross_entropy"))[0] for x in (custom, plain))
+    assert np.array_equal(a, b)
+    asyncio.run(wait_for(custom, "forward_backward_custom_async", rows, loss))
 
 
 @case("what is not built says so by name")
