@@ -175,6 +175,8 @@ static const struct args_flag flags[] = {
     FLAG_INT(O, tinker.max_models, "tinker-models", "N", 1, 100000, "64", "They train so many models at a time."),
     FLAG_INT(O, tinker.max_awake, "tinker-awake", "N", 1, 10000, "8",
              "So many of these are on the device; the others rest in host memory."),
+    FLAG_INT(O, tinker.keep_s, "tinker-keep", "SECONDS", 0, 86400, "300",
+             "Weights and moments of a model are written down so often: a restart computes again what came since."),
     FLAG_INT(O, tinker.train_tokens, "train-tokens", "N", 1, 1 << 30, "8192",
              "So many tokens are trained on at once, where one text allows; more take more memory."),
     FLAG_SECTION("Limits"),
@@ -497,7 +499,8 @@ static int check_flags(const struct args *given, const struct serve_command_opti
                                            "reasoning",   "embeddings", "device",       "logprobs-mode",  "dtype",
                                            "base-dtype",  "kv-memory",  "max-batch",    "prefill-tokens", "threads",
                                            "adapter-dir", "tinker"};
-    static const char *const of_tinker[] = {"tinker-tokenizer", "tinker-models", "tinker-awake", "train-tokens"};
+    static const char *const of_tinker[] = {"tinker-tokenizer", "tinker-models", "tinker-awake", "tinker-keep",
+                                            "train-tokens"};
     if (!o->model && !o->verify.only) return args_wrong(&serve_command, given, "--model is needed");
     if (o->model && o->verify.only)
         return args_wrong(&serve_command, given, "--verify-only: there is no model with it; --verify has both");

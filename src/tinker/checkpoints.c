@@ -20,6 +20,7 @@ void checkpoint_free(struct tinker_checkpoint *c) {
     free(c->base);
     free(c->folder);
     free(c->metadata);
+    free(c->call);
     free(c);
 }
 
@@ -27,12 +28,11 @@ char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c) 
     return fs_join(t->folder, c->folder);
 }
 
-struct tinker_checkpoint *checkpoint_make(const struct tinker *t, const struct tinker_run *r, enum checkpoint_kind kind,
-                                          const struct call_save *call) {
+struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum checkpoint_kind kind,
+                                          const struct call_save *call, const char *id) {
     struct tinker_checkpoint *c = xcalloc(1, sizeof *c);
     CLEANUP_STR struct str folder = STR_INIT;
     uint64_t random[2] = {0};
-    (void)t;
     if (getrandom(random, sizeof random, 0) != sizeof random) random[0] = (uint64_t)clock();
     str_addf(&folder, "%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
     const int64_t now = (int64_t)time(NULL);
@@ -40,6 +40,7 @@ struct tinker_checkpoint *checkpoint_make(const struct tinker *t, const struct t
                                     .name = xstrdup(call->name),
                                     .base = xstrdup(r->base),
                                     .folder = str_steal(&folder),
+                                    .call = xstrdup(id),
                                     .kind = kind,
                                     .shape = r->shape,
                                     .moments = kind == CHECKPOINT_WEIGHTS,
@@ -70,12 +71,13 @@ enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *d
     js_put_i64(&s, "made", c->made);
     js_put_i64(&s, "expires", c->expires);
     js_put_str(&s, "metadata", c->metadata);
+    js_put_str(&s, "call", c->call);
     js_end(&s, '}');
     return fs_write_atomic(path, s.p, s.len, e);
 }
 
 static enum status read_description(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) {
-    const char *run, *name, *kind, *base, *metadata = NULL;
+    const char *run, *name, *kind, *base, *metadata = NULL, *call = NULL;
     int64_t version, rank, parts;
     double alpha;
     TRY(js_get_i64(j, where, "version", &version, e));
@@ -93,6 +95,7 @@ static enum status read_description(const json_t *j, const char *where, struct t
     TRY(js_get_i64(j, where, "made", &c->made, e));
     TRY(js_get_i64(j, where, "expires", &c->expires, e));
     TRY(js_opt_str(j, where, "metadata", &metadata, e));
+    TRY(js_opt_str(j, where, "call", &call, e));
     for (c->kind = 0; c->kind < CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_names[c->kind]) != 0;) c->kind++;
     if (c->kind == CHECKPOINT_KINDS || !call_name_is_safe(name))
         return FAIL(e, ST_PARSE, "%s: kind or name is none", where);
@@ -101,6 +104,7 @@ static enum status read_description(const json_t *j, const char *where, struct t
     c->name = xstrdup(name);
     c->base = xstrdup(base);
     c->metadata = metadata ? xstrdup(metadata) : NULL;
+    c->call = call ? xstrdup(call) : NULL;
     return ST_OK;
 }
 

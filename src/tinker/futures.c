@@ -65,6 +65,7 @@ void future_end(struct future *f, enum status st, const struct err *e) {
 
 void future_promise(struct http_exchange *x, const struct future *f, const char *model_id) {
     struct str out = STR_INIT;
+    if (!x) return;
     js_begin(&out, NULL, '{');
     js_put_str(&out, "request_id", f->id);
     if (model_id) js_put_str(&out, "model_id", model_id);
@@ -145,6 +146,10 @@ void retrieve_begin(void *tinker, struct http_exchange *x) {
         return;
     }
     struct future *f = future_find(t, id);
+    if (!f && !t->restored) { /* it may come back */
+        http_wake_after(x, 1);
+        return;
+    }
     if (!f) {
         reply_lost(x);
         return;

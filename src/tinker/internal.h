@@ -18,6 +18,7 @@ enum {
     GAP_S = 600,          /* a call waits so long for one before it */
     FUTURE_SLOTS = 16384, /* of the table */
     LORA_ALPHA = 32,
+    KEPT_SNAPSHOTS = 4, /* samplers without a name, of a model, that a restart finds again */
 };
 
 /* ---- futures ------------------------------------------------------------------------------------------------------*/
@@ -35,6 +36,27 @@ struct future {
     double since; /* when it was made or, then, done */
     struct http_exchange **poll;
     int n_polls, cap_polls;
+};
+
+/* ---- calls --------------------------------------------------------------------------------------------------------*/
+
+/* The numbers stand in files. */
+enum call_kind {
+    CALL_CREATE = 1,
+    CALL_LOAD = 2,
+    CALL_TRAIN = 3,
+    CALL_STEP = 4,
+    CALL_SAVE_WEIGHTS = 5,
+    CALL_SAVE_SAMPLER = 6,
+    CALL_SAVE_EXTERNAL = 7,
+    CALL_SAMPLER = 8,
+};
+/* A call with its body, unpacked. */
+struct incoming {
+    struct http_exchange *x; /* NULL: a server before this one took it on, and nobody waits for a reply */
+    enum call_kind kind;
+    const char *body; /* [n] */
+    size_t n;
 };
 
 /* ---- sessions, models, samplers -----------------------------------------------------------------------------------*/
@@ -66,15 +88,20 @@ struct tinker_run {
     int64_t next_seq; /* the call that is executed next */
     int64_t calls;    /* that were accepted */
     struct tinker_held *held;
-    bool busy;         /* a call of it is with the model's thread */
-    bool gone;         /* its session has ended, and its weights are given up */
-    bool corrupt;      /* it could not be made */
-    int64_t last_used; /* Unix seconds */
+    bool busy;              /* a call of it is with the model's thread */
+    bool gone;              /* its session has ended, and its weights are given up */
+    bool corrupt;           /* it could not be made */
+    char *dir;              /* what is kept of it on disk (store.c) */
+    int log;                /* the file of its calls; -1: none */
+    atomic_bool log_broken; /* true: it could not be written to, and takes nothing more */
+    int64_t last_used;      /* Unix seconds */
     /* The model's thread, while `busy`, and whoever gives the run up. */
     int adapter; /* 0: none */
     struct trainer *trainer;
-    int64_t used;   /* number of the last use */
-    bool half_done; /* a call is in the middle of its work */
+    int64_t used;                   /* number of the last use */
+    bool half_done;                 /* a call is in the middle of its work */
+    double kept_at;                 /* when its state was kept */
+    char *snapshot[KEPT_SNAPSHOTS]; /* folders of its last samplers without a name, the newest first */
 };
 
 struct tinker_sampler {
@@ -98,6 +125,7 @@ struct tinker_checkpoint {
     bool moments, public;         /* moments: it holds the optimizer's */
     int64_t bytes, made, expires; /* Unix seconds; expires 0: never */
     char *metadata;               /* JSON, or NULL */
+    char *call;                   /* the future of the call that made it; NULL: not known */
 };
 
 /* ---- work for the model's thread ----------------------------------------------------------------------------------*/
@@ -122,6 +150,7 @@ struct task {
     struct future *future;          /* or NULL */
     struct arena mem;
     int64_t bytes; /* that count as held */
+    int64_t seq;   /* 0: it is no numbered call */
     /* what is asked for */
     struct datums datums;
     struct call_optim optim;
@@ -139,7 +168,10 @@ struct task {
     struct err err;
     struct str result;
     bool proto;
-    int adapter; /* of a snapshot or an opened sampler; of a drop: to be dropped */
+    bool resumed;               /* true: it reads the state that a server before this one kept */
+    bool kept;                  /* the run's state was kept behind it */
+    struct adapter_shape shape; /* of what a load has read */
+    int adapter;                /* of a snapshot or an opened sampler; of a drop: to be dropped */
 };
 
 struct sampling {
@@ -165,6 +197,8 @@ struct tinker {
     struct tinker_checkpoint *checkpoints;
     struct sampling *samplings; /* those that have a job */
     char *folder;               /* of checkpoints */
+    char *session_folder;       /* of sessions that have not ended */
+    bool restored;              /* what a server before this one left goes on */
     int64_t held_bytes;
     double ticked;
     /* the model's thread */
@@ -189,6 +223,8 @@ json_t *body_json(struct http_exchange *x);
 /* Whether the model is there; else x has its reply. */
 bool model_is_up(struct tinker *t, struct http_exchange *x);
 /* The digest of a body. */
+/* The same of a call. */
+json_t *incoming_json(const struct incoming *in);
 struct digest body_digest(const struct http_exchange *x);
 /* Where clients may go on: false, and x has its reply, when there is no such session or it has ended. */
 struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, const char *id);
@@ -220,7 +256,37 @@ void retrieve_begin(void *tinker, struct http_exchange *x);
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e);
 void retrieve_end(void *tinker, struct http_exchange *x);
 
+/* ---- store.c: what a server that is killed leaves to the next one ---- */
+enum status store_open(struct tinker *t, struct err *e) MUST_USE;
+/* Once the model is there: sessions, models and samplers of the server before are made again, and their calls go on. */
+void store_go_on(struct tinker *t);
+enum status store_session(const struct tinker *t, const struct tinker_session *s, struct err *e) MUST_USE;
+/* Its end: the next server does not go on with it. With `all` its files go. */
+void store_end_session(const struct tinker *t, const struct tinker_session *s, bool all);
+/* A new model's folder, with the call that makes it. */
+enum status store_run(const struct tinker *t, struct tinker_run *r, const struct incoming *in,
+                      const struct digest *content, struct err *e) MUST_USE;
+/* The work that makes a run of the server before reads the state that was kept, where there is one. */
+void store_resume(struct tinker_run *r, struct task *w);
+/* Before a call is answered. */
+enum status store_call(struct tinker_run *r, const struct incoming *in, int64_t seq, const struct digest *content,
+                       struct err *e) MUST_USE;
+void store_result(struct tinker_run *r, int64_t seq, const struct future *f);
+/* The model's thread, behind a step or a load: keeps weights and moments where it is time, and says so in w->kept. */
+void store_state(struct task *w, struct policy *p);
+/* The run's state was kept behind this call: what the next server does not need of the calls up to it goes. */
+void store_trim(struct tinker *t, struct tinker_run *r, int64_t seq);
+/* The model's thread: keeps the weights of a sampler without a name in w->folder. */
+void store_snapshot(struct task *w, struct policy *p);
+char *store_sampler_folder(const struct tinker *t, const struct tinker_session *s, int64_t number); /* malloc'ed */
+enum status store_sampler(const struct tinker *t, const struct tinker_session *s, const struct incoming *in,
+                          const struct digest *content, struct err *e) MUST_USE;
+void store_close_run(struct tinker_run *r);
+
 /* ---- runs.c ---- */
+void run_take(struct tinker *t, const struct incoming *in);
+/* A call of the server before, whose future has its result. */
+void run_over(struct tinker *t, struct tinker_run *r, int64_t seq);
 void create_model_begin(void *tinker, struct http_exchange *x);
 void load_weights_begin(void *tinker, struct http_exchange *x);
 void forward_backward_begin(void *tinker, struct http_exchange *x);
@@ -242,6 +308,9 @@ void task_begin(struct task *w);
 /* ---- sampling.c ---- */
 void create_sampler_begin(void *tinker, struct http_exchange *x);
 void sample_begin(void *tinker, struct http_exchange *x);
+void sampler_take(struct tinker *t, const struct incoming *in);
+/* Reads a sampler's weights, and takes the name of the folder; requests that come before that is done wait. */
+void sampler_open_folder(struct tinker *t, struct tinker_sampler *m, char *folder);
 struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id, const char *base);
 /* Begins what waited for a sampler. */
 void sampler_is_ready(struct tinker *t, struct tinker_sampler *m);
@@ -255,8 +324,8 @@ struct tinker_checkpoint *checkpoint_find(const struct tinker *t, const struct c
 /* The checkpoint of a tinker:// path. ST_INVALID: there is none, and the message says what to do. */
 enum status checkpoint_at(const struct tinker *t, const char *path, struct tinker_checkpoint **out,
                           struct err *e) MUST_USE;
-struct tinker_checkpoint *checkpoint_make(const struct tinker *t, const struct tinker_run *r, enum checkpoint_kind kind,
-                                          const struct call_save *c);
+struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum checkpoint_kind kind,
+                                          const struct call_save *c, const char *call);
 char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c); /* malloc'ed */
 void checkpoint_free(struct tinker_checkpoint *c);
 /* Writes down what it is, into its folder. Any thread. */

@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "tinker/internal.h"
 
+static void run_take_body(struct tinker *t, struct http_exchange *x, enum call_kind kind);
+
 /* ---- order --------------------------------------------------------------------------------------------------------*/
 
 /* Puts a call, or with work NULL a number that is spent, at its place. */
@@ -53,18 +55,30 @@ void runs_mind_gaps(struct tinker *t, double now) {
     }
 }
 
+/* A call that fails before its turn: its number is used up. */
+static void spend(struct tinker *t, struct http_exchange *x, struct tinker_run *r, int64_t seq, struct future *f,
+                  const char *why) {
+    future_fail(f, "user", why);
+    if (x) store_result(r, seq, f);
+    future_promise(x, f, r->id);
+    hold(t, r, seq, NULL);
+    run_go_on(t, r);
+}
+
 /* A call that its run may take on; NULL: x has its reply. With `spent` the call cannot be read: its future fails with
  * this message at once, and its number is used up. */
-static struct future *accept(struct tinker *t, struct http_exchange *x, struct tinker_run *r, int64_t seq,
+static struct future *accept(struct tinker *t, const struct incoming *in, struct tinker_run *r, int64_t seq,
                              const struct digest *content, const char *spent) {
     CLEANUP_STR struct str id = STR_INIT;
+    struct http_exchange *x = in->x;
+    struct err e = {0};
     str_addf(&id, "%s#%lld", r->id, (long long)seq);
     if (r->gone || r->session->finished) {
         reply_detail(x, 410, "the session of the model %s has ended", r->id);
         return NULL;
     }
     r->session->heard = tinker_now_s();
-    if (seq < 1 || seq >= r->next_seq + CALL_MAX_AHEAD) {
+    if (seq < 1 || (x && seq >= r->next_seq + CALL_MAX_AHEAD)) {
         reply_detail(x, 400, "seq_id %lld: expected 1 or more, and at most %d beyond the next one, which is %lld",
                      (long long)seq, CALL_MAX_AHEAD, (long long)r->next_seq);
         return NULL;
@@ -74,16 +88,17 @@ static struct future *accept(struct tinker *t, struct http_exchange *x, struct t
         reply_detail(x, 410, "call %lld of the model %s is over, and its result is gone", (long long)seq, r->id);
         return NULL;
     }
-    if (seq > r->next_seq && t->held_bytes > t->o->max_held) {
+    if (x && seq > r->next_seq && t->held_bytes > t->o->max_held) {
         reply_detail(x, 429, "too many bytes of calls wait for their turn");
+        return NULL;
+    }
+    if (x && store_call(r, in, seq, content, &e) != ST_OK) {
+        reply_detail(x, 503, "%s", e.msg);
         return NULL;
     }
     struct future *f = future_make(t, id.p, r->session, content);
     if (!spent && !r->corrupt) return f;
-    future_fail(f, "user", spent ? spent : "the model could not be made");
-    future_promise(x, f, r->id);
-    hold(t, r, seq, NULL);
-    run_go_on(t, r);
+    spend(t, x, r, seq, f, spent ? spent : "the model could not be made");
     return NULL;
 }
 
@@ -91,6 +106,7 @@ static struct future *accept(struct tinker *t, struct http_exchange *x, struct t
 static void submit(struct tinker *t, struct http_exchange *x, struct tinker_run *r, int64_t seq, struct future *f,
                    struct task *w) {
     w->run = r;
+    w->seq = seq;
     w->future = f;
     future_promise(x, f, r->id);
     hold(t, r, seq, w);
@@ -123,20 +139,13 @@ static enum status read_body(struct http_exchange *x, struct str *out, struct er
 
 static int body_status(enum status st) { return st == ST_INVALID ? 413 : st == ST_UNSUPPORTED ? 415 : 400; }
 
-void forward_backward_begin(void *tinker, struct http_exchange *x) {
-    struct tinker *t = tinker;
-    CLEANUP_STR struct str body = STR_INIT;
+static void take_training(struct tinker *t, const struct incoming *in) {
+    struct http_exchange *x = in->x;
     struct err e = {0};
     struct wire_training q;
-    if (!model_is_up(t, x)) return;
-    enum status st = read_body(x, &body, &e);
-    if (st != ST_OK) {
-        reply_detail(x, body_status(st), "%s", e.msg);
-        return;
-    }
     struct task *w = task_make(t, TASK_TRAIN);
     const struct model_config *c = model_cfg(model_thread_policy(t->thread)->model);
-    st = wire_read_training(body.p, body.len, &w->mem, &q, &e);
+    enum status st = wire_read_training(in->body, in->n, &w->mem, &q, &e);
     struct tinker_run *r = *q.model_id && q.seq_id > 0 ? run_of(t, x, q.model_id) : NULL;
     if (!*q.model_id || q.seq_id <= 0)
         reply_detail(x, 400, "%s", st == ST_OK ? "model_id or seq_id is missing" : e.msg);
@@ -145,8 +154,8 @@ void forward_backward_begin(void *tinker, struct http_exchange *x) {
         return;
     }
     if (st == ST_OK) st = datums_make(&q, c->V, c->max_positions, &w->mem, &w->datums, &e);
-    const struct digest d = digest_of(str_c(&body), body.len);
-    struct future *f = accept(t, x, r, q.seq_id, &d, st == ST_OK ? NULL : e.msg);
+    const struct digest d = digest_of(in->body, in->n);
+    struct future *f = accept(t, in, r, q.seq_id, &d, st == ST_OK ? NULL : e.msg);
     if (!f) {
         task_free(w);
         return;
@@ -155,29 +164,42 @@ void forward_backward_begin(void *tinker, struct http_exchange *x) {
     submit(t, x, r, q.seq_id, f, w);
 }
 
+void forward_backward_begin(void *tinker, struct http_exchange *x) {
+    CLEANUP_STR struct str body = STR_INIT;
+    struct err e = {0};
+    if (!model_is_up(tinker, x)) return;
+    const enum status st = read_body(x, &body, &e);
+    if (st != ST_OK)
+        reply_detail(x, body_status(st), "%s", e.msg);
+    else
+        take_training(tinker, &(struct incoming){x, CALL_TRAIN, str_c(&body), body.len});
+}
+
 /* ---- optim_step ---------------------------------------------------------------------------------------------------*/
 
-void optim_step_begin(void *tinker, struct http_exchange *x) {
-    struct tinker *t = tinker;
-    CLEANUP_JSON json_t *j = body_json(x);
+static void take_step(struct tinker *t, const struct incoming *in) {
+    struct http_exchange *x = in->x;
+    CLEANUP_JSON json_t *j = incoming_json(in);
     struct call_optim call;
     struct err e = {0};
     struct tinker_run *r;
-    if (!j || !model_is_up(t, x)) return;
+    if (!j) return;
     const enum status st = call_read_optim(j, &call, &e);
     if (st != ST_OK && (!call.model_id || call.seq_id < 1)) {
         reply_detail(x, 400, "%s", e.msg);
         return;
     }
     if (!(r = run_of(t, x, call.model_id))) return;
-    const struct digest d = body_digest(x);
-    struct future *f = accept(t, x, r, call.seq_id, &d, st == ST_OK ? NULL : e.msg);
+    const struct digest d = digest_of(in->body, in->n);
+    struct future *f = accept(t, in, r, call.seq_id, &d, st == ST_OK ? NULL : e.msg);
     if (!f) return;
     struct task *w = task_make(t, TASK_STEP);
     w->optim = call;
     w->optim.model_id = NULL;
     submit(t, x, r, call.seq_id, f, w);
 }
+
+void optim_step_begin(void *tinker, struct http_exchange *x) { run_take_body(tinker, x, CALL_STEP); }
 
 /* ---- saving -------------------------------------------------------------------------------------------------------*/
 
@@ -187,52 +209,50 @@ static void submit_snapshot(struct tinker *t, struct http_exchange *x, struct ti
     CLEANUP_STR struct str id = STR_INIT;
     str_addf(&id, "%s:sample:%lld", r->session->id, (long long)c->sampler_seq_id);
     if (sampler_find(t, id.p)) {
-        future_fail(f, "user", "sampling_session_seq_id was used before");
-        future_promise(x, f, r->id);
-        hold(t, r, c->seq_id, NULL);
-        run_go_on(t, r);
+        spend(t, x, r, c->seq_id, f, "sampling_session_seq_id was used before");
         return;
     }
     struct task *w = task_make(t, TASK_SNAPSHOT);
     w->sampler = sampler_add(t, r->session, id.p, r->base);
     w->sampler->content = *d;
+    w->folder = store_sampler_folder(t, r->session, c->sampler_seq_id);
     submit(t, x, r, c->seq_id, f, w);
 }
 
-/* Whether a name is taken, by a checkpoint or by a call that waits. */
-static bool name_is_taken(struct tinker *t, const struct tinker_run *r, enum checkpoint_kind kind, const char *name) {
+/* Whether a name is taken by a checkpoint that another call made. */
+static bool name_is_taken(struct tinker *t, const struct tinker_run *r, enum checkpoint_kind kind, const char *name,
+                          const char *call) {
     const struct checkpoint_path p = {r->id, (char *)(uintptr_t)name, kind};
-    return checkpoint_find(t, &p) != NULL;
+    const struct tinker_checkpoint *c = checkpoint_find(t, &p);
+    return c && (!c->call || strcmp(c->call, call) != 0);
 }
 
-static void save_begin(struct tinker *t, struct http_exchange *x, enum checkpoint_kind kind) {
-    CLEANUP_JSON json_t *j = body_json(x);
+static void take_save(struct tinker *t, const struct incoming *in, enum checkpoint_kind kind) {
+    struct http_exchange *x = in->x;
+    CLEANUP_JSON json_t *j = incoming_json(in);
     struct call_save call;
     struct err e = {0};
     struct tinker_run *r;
-    if (!j || !model_is_up(t, x)) return;
+    if (!j) return;
     enum status st = call_read_save(j, kind == CHECKPOINT_SAMPLER, &call, &e);
     if (st != ST_OK && (!call.model_id || call.seq_id < 1)) {
         reply_detail(x, 400, "%s", e.msg);
         return;
     }
     if (!(r = run_of(t, x, call.model_id))) return;
-    const struct digest d = body_digest(x);
-    struct future *f = accept(t, x, r, call.seq_id, &d, st == ST_OK ? NULL : e.msg);
+    const struct digest d = digest_of(in->body, in->n);
+    struct future *f = accept(t, in, r, call.seq_id, &d, st == ST_OK ? NULL : e.msg);
     if (!f) return;
     if (!call.name) {
         submit_snapshot(t, x, r, &call, &d, f);
         return;
     }
-    if (!call.overwrite && name_is_taken(t, r, kind, call.name)) {
-        future_fail(f, "user", "there is a checkpoint of this name already: take another name, or overwrite");
-        future_promise(x, f, r->id);
-        hold(t, r, call.seq_id, NULL);
-        run_go_on(t, r);
+    if (!call.overwrite && name_is_taken(t, r, kind, call.name, f->id)) {
+        spend(t, x, r, call.seq_id, f, "there is a checkpoint of this name already: take another name, or overwrite");
         return;
     }
     struct task *w = task_make(t, TASK_SAVE);
-    w->checkpoint = checkpoint_make(t, r, kind, &call);
+    w->checkpoint = checkpoint_make(r, kind, &call, f->id);
     w->folder = checkpoint_dir(t, w->checkpoint);
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "tinker://%s/%s/%s", r->id, checkpoint_kind_names[kind], call.name);
@@ -240,16 +260,16 @@ static void save_begin(struct tinker *t, struct http_exchange *x, enum checkpoin
     submit(t, x, r, call.seq_id, f, w);
 }
 
-void save_weights_begin(void *tinker, struct http_exchange *x) { save_begin(tinker, x, CHECKPOINT_WEIGHTS); }
-void save_sampler_begin(void *tinker, struct http_exchange *x) { save_begin(tinker, x, CHECKPOINT_SAMPLER); }
-void save_external_begin(void *tinker, struct http_exchange *x) { save_begin(tinker, x, CHECKPOINT_EXTERNAL); }
+void save_weights_begin(void *tinker, struct http_exchange *x) { run_take_body(tinker, x, CALL_SAVE_WEIGHTS); }
+void save_sampler_begin(void *tinker, struct http_exchange *x) { run_take_body(tinker, x, CALL_SAVE_SAMPLER); }
+void save_external_begin(void *tinker, struct http_exchange *x) { run_take_body(tinker, x, CALL_SAVE_EXTERNAL); }
 
 /* ---- making -------------------------------------------------------------------------------------------------------*/
 
 static char *copy_json(const json_t *j) { return j ? json_dumps(j, JSON_COMPACT | JSON_ENCODE_ANY) : NULL; }
 
 /* A run that begins with this work, which makes it. */
-static void begin_run(struct tinker *t, struct http_exchange *x, struct tinker_session *s, int64_t number,
+static void begin_run(struct tinker *t, const struct incoming *in, struct tinker_session *s, int64_t number,
                       const char *id, const struct adapter_shape *shape, const char *base, const json_t *metadata,
                       struct future *f, struct task *w) {
     struct tinker_run *r = xcalloc(1, sizeof *r);
@@ -262,12 +282,22 @@ static void begin_run(struct tinker *t, struct http_exchange *x, struct tinker_s
                              .shape = *shape,
                              .next_seq = 1,
                              .busy = true,
+                             .log = -1,
                              .last_used = (int64_t)time(NULL)};
+    struct err e = {0};
     t->runs = r;
     w->run = r;
     w->future = f;
     w->creates = true;
-    future_promise(x, f, r->id);
+    future_promise(in->x, f, r->id);
+    if (store_run(t, r, in, &f->content, &e) != ST_OK) {
+        r->corrupt = true;
+        r->busy = false;
+        future_fail(f, "server", e.msg);
+        task_free(w);
+        return;
+    }
+    if (!in->x) store_resume(r, w);
     task_begin(w);
 }
 
@@ -298,21 +328,21 @@ static void refuse(struct http_exchange *x, struct future *f, const char *model,
     future_promise(x, f, model);
 }
 
-void create_model_begin(void *tinker, struct http_exchange *x) {
-    struct tinker *t = tinker;
-    CLEANUP_JSON json_t *j = body_json(x);
+static void take_create(struct tinker *t, const struct incoming *in) {
+    struct http_exchange *x = in->x;
+    CLEANUP_JSON json_t *j = incoming_json(in);
     CLEANUP_FREE char *id = NULL;
     struct call_create_model call;
     struct tinker_session *s;
     struct err e = {0};
-    if (!j || !model_is_up(t, x)) return;
+    if (!j) return;
     const enum status st = call_read_create_model(j, &call, &e);
     if (st != ST_OK && st != ST_UNSUPPORTED) {
         reply_detail(x, 422, "%s", e.msg);
         return;
     }
     if (!(s = session_of(t, x, call.session_id))) return;
-    const struct digest d = body_digest(x);
+    const struct digest d = digest_of(in->body, in->n);
     struct future *f = accept_model(t, x, s, call.model_seq_id, &d, &id);
     if (!f) return;
     const struct adapter_shape shape = {.rank = (int)call.rank,
@@ -334,9 +364,11 @@ void create_model_begin(void *tinker, struct http_exchange *x) {
         struct task *w = task_make(t, TASK_CREATE);
         const struct digest random = digest_of(id, strlen(id));
         w->seed = call.seeded ? call.seed : hash_str(random.hex);
-        begin_run(t, x, s, call.model_seq_id, id, &shape, call.base_model, call.user_metadata, f, w);
+        begin_run(t, in, s, call.model_seq_id, id, &shape, call.base_model, call.user_metadata, f, w);
     }
 }
+
+void create_model_begin(void *tinker, struct http_exchange *x) { run_take_body(tinker, x, CALL_CREATE); }
 
 /* Weights of a checkpoint for a model: work that reads them. NULL: *e says why not. */
 static struct task *load_task(struct tinker *t, const struct call_load *call, struct tinker_checkpoint **from,
@@ -358,13 +390,14 @@ static struct task *load_task(struct tinker *t, const struct call_load *call, st
     return w;
 }
 
-static void load_new(struct tinker *t, struct http_exchange *x, const struct call_load *call) {
+static void load_new(struct tinker *t, const struct incoming *in, const struct call_load *call) {
+    struct http_exchange *x = in->x;
     CLEANUP_FREE char *id = NULL;
     struct tinker_checkpoint *from;
     struct err e = {0};
     struct tinker_session *s = session_of(t, x, call->session_id);
     if (!s) return;
-    const struct digest d = body_digest(x);
+    const struct digest d = digest_of(in->body, in->n);
     struct future *f = accept_model(t, x, s, call->model_seq_id, &d, &id);
     if (!f) return;
     struct task *w = load_task(t, call, &from, &e);
@@ -374,38 +407,64 @@ static void load_new(struct tinker *t, struct http_exchange *x, const struct cal
         (void)FAIL(&e, ST_INVALID, "the server has as many models as it may have: end a session, or try again later");
     }
     if (w)
-        begin_run(t, x, s, call->model_seq_id, id, &from->shape, call->base_model ? call->base_model : from->base,
+        begin_run(t, in, s, call->model_seq_id, id, &from->shape, call->base_model ? call->base_model : from->base,
                   call->user_metadata, f, w);
     else
         refuse(x, f, id, e.msg);
 }
 
-static void load_into(struct tinker *t, struct http_exchange *x, const struct call_load *call) {
+static void load_into(struct tinker *t, const struct incoming *in, const struct call_load *call) {
     struct tinker_checkpoint *from;
     struct err e = {0};
-    struct tinker_run *r = run_of(t, x, call->model_id);
+    struct tinker_run *r = run_of(t, in->x, call->model_id);
     if (!r) return;
-    const struct digest d = body_digest(x);
+    const struct digest d = digest_of(in->body, in->n);
     struct task *w = load_task(t, call, &from, &e);
-    struct future *f = accept(t, x, r, call->seq_id, &d, w ? NULL : e.msg);
-    if (f) {
-        r->shape = from->shape;
-        submit(t, x, r, call->seq_id, f, w);
-    } else {
+    struct future *f = accept(t, in, r, call->seq_id, &d, w ? NULL : e.msg);
+    if (f)
+        submit(t, in->x, r, call->seq_id, f, w);
+    else
         task_free(w);
+}
+
+static void take_load(struct tinker *t, const struct incoming *in) {
+    CLEANUP_JSON json_t *j = incoming_json(in);
+    struct call_load call;
+    struct err e = {0};
+    if (!j) return;
+    if (call_read_load(j, &call, &e) != ST_OK)
+        reply_detail(in->x, 400, "%s", e.msg);
+    else if (call.session_id)
+        load_new(t, in, &call);
+    else
+        load_into(t, in, &call);
+}
+
+void load_weights_begin(void *tinker, struct http_exchange *x) { run_take_body(tinker, x, CALL_LOAD); }
+
+/* ---- from a client, and from the store ----------------------------------------------------------------------------*/
+
+void run_take(struct tinker *t, const struct incoming *in) {
+    switch (in->kind) {
+    case CALL_TRAIN: take_training(t, in); return;
+    case CALL_STEP: take_step(t, in); return;
+    case CALL_SAVE_WEIGHTS: take_save(t, in, CHECKPOINT_WEIGHTS); return;
+    case CALL_SAVE_SAMPLER: take_save(t, in, CHECKPOINT_SAMPLER); return;
+    case CALL_SAVE_EXTERNAL: take_save(t, in, CHECKPOINT_EXTERNAL); return;
+    case CALL_LOAD: take_load(t, in); return;
+    case CALL_CREATE: take_create(t, in); return;
+    default: return;
     }
 }
 
-void load_weights_begin(void *tinker, struct http_exchange *x) {
-    struct tinker *t = tinker;
-    CLEANUP_JSON json_t *j = body_json(x);
-    struct call_load call;
-    struct err e = {0};
-    if (!j || !model_is_up(t, x)) return;
-    if (call_read_load(j, &call, &e) != ST_OK)
-        reply_detail(x, 400, "%s", e.msg);
-    else if (call.session_id)
-        load_new(t, x, &call);
-    else
-        load_into(t, x, &call);
+static void run_take_body(struct tinker *t, struct http_exchange *x, enum call_kind kind) {
+    struct incoming in = {.x = x, .kind = kind};
+    if (!model_is_up(t, x)) return;
+    in.body = http_body(x, &in.n);
+    run_take(t, &in);
+}
+
+void run_over(struct tinker *t, struct tinker_run *r, int64_t seq) {
+    hold(t, r, seq, NULL);
+    run_go_on(t, r);
 }

@@ -23,36 +23,35 @@ static void reply_sampler(struct http_exchange *x, const struct tinker_sampler *
     http_reply_json(x, 200, &out);
 }
 
-/* A sampler of a checkpoint: requests that come before it has been read wait. */
-static void open_from(struct tinker *t, struct tinker_sampler *m, const char *path, const struct tinker_checkpoint *c) {
+void sampler_open_folder(struct tinker *t, struct tinker_sampler *m, char *folder) {
     struct task *w = task_make(t, TASK_OPEN_SAMPLER);
-    m->path = xstrdup(path);
     w->sampler = m;
-    w->folder = checkpoint_dir(t, c);
+    w->folder = folder;
     task_begin(w);
 }
 
-void create_sampler_begin(void *tinker, struct http_exchange *x) {
-    struct tinker *t = tinker;
-    CLEANUP_JSON json_t *j = body_json(x);
+void sampler_take(struct tinker *t, const struct incoming *in) {
+    struct http_exchange *x = in->x;
+    CLEANUP_JSON json_t *j = incoming_json(in);
     CLEANUP_STR struct str id = STR_INIT;
     struct call_sampler call;
     struct tinker_checkpoint *c = NULL;
     struct tinker_session *s;
     struct err e = {0};
-    if (!j || !model_is_up(t, x)) return;
+    if (!j) return;
     if (call_read_sampler(j, &call, &e) != ST_OK) {
         reply_detail(x, 422, "%s", e.msg);
         return;
     }
     if (!(s = session_of(t, x, call.session_id))) return;
     str_addf(&id, "%s:sample:%lld", s->id, (long long)call.sampler_seq_id);
-    const struct digest d = body_digest(x);
+    const struct digest d = digest_of(in->body, in->n);
     struct tinker_sampler *m = sampler_find(t, id.p);
     if (m && digest_equal(&m->content, &d)) {
         reply_sampler(x, m);
         return;
     }
+    enum status st = ST_INVALID;
     if (m)
         reply_detail(x, 400, "sampling_session_seq_id %lld was used before", (long long)call.sampler_seq_id);
     else if (call.base_model && !serve_is_base(t->serve, call.base_model))
@@ -60,12 +59,24 @@ void create_sampler_begin(void *tinker, struct http_exchange *x) {
                      call.base_model);
     else if (call.model_path && checkpoint_at(t, call.model_path, &c, &e) != ST_OK)
         reply_detail(x, 404, "%s", e.msg);
-    if (http_replied(x)) return;
+    else if (x && (st = store_sampler(t, s, in, &d, &e)) != ST_OK)
+        reply_detail(x, 503, "%s", e.msg);
+    else
+        st = ST_OK;
+    if (st != ST_OK) return;
     m = sampler_add(t, s, id.p, call.base_model ? call.base_model : c->base);
     m->content = d;
     m->ready = !c;
-    if (c) open_from(t, m, call.model_path, c);
-    reply_sampler(x, m);
+    if (c) m->path = xstrdup(call.model_path);
+    if (c) sampler_open_folder(t, m, checkpoint_dir(t, c));
+    if (x) reply_sampler(x, m);
+}
+
+void create_sampler_begin(void *tinker, struct http_exchange *x) {
+    struct incoming in = {.x = x, .kind = CALL_SAMPLER};
+    if (!model_is_up(tinker, x)) return;
+    in.body = http_body(x, &in.n);
+    sampler_take(tinker, &in);
 }
 
 /* ---- asample ------------------------------------------------------------------------------------------------------*/

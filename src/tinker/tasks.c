@@ -169,10 +169,12 @@ static enum status make_model(struct task *w, struct policy *p, struct err *e) {
     r->trainer = trainer;
     r->used = ++w->t->uses;
     list_add(&w->t->trained, r);
+    struct adapter_info a;
+    if (model_adapter_info(p->model, adapter, &a)) w->shape = a.shape;
     js_begin(&w->result, NULL, '{');
     if (w->path) js_put_str(&w->result, "path", w->path);
     js_put_str(&w->result, "model_id", r->id);
-    js_put_str(&w->result, "type", w->kind == TASK_CREATE ? "create_model" : "load_weights");
+    js_put_str(&w->result, "type", w->path ? "load_weights" : "create_model");
     js_end(&w->result, '}');
     return ST_OK;
 }
@@ -311,6 +313,7 @@ static enum status snapshot(struct task *w, struct policy *p, struct err *e) {
     } while (st == ST_MEMORY && rest_one(w->t, w->run));
     TRY(st);
     keep_sampler(w->t, p, w->adapter);
+    store_snapshot(w, p);
     js_begin(&w->result, NULL, '{');
     js_put_str(&w->result, "sampling_session_id", w->sampler->id);
     js_put_str(&w->result, "type", "save_weights_for_sampler");
@@ -369,6 +372,7 @@ static bool run_task(struct model_call *c, struct policy *p) {
     else
         w->status = task_step(w, p, &more, &w->err);
     if (more) return false;
+    if (w->status == ST_OK && (w->kind == TASK_STEP || w->kind == TASK_LOAD)) store_state(w, p);
     if (w->kind == TASK_TRAIN && w->run) w->run->half_done = false;
     return true;
 }
@@ -401,10 +405,13 @@ static void task_done(struct model_call *c) {
         w->checkpoint = NULL;
     }
     if (w->creates && w->status != ST_OK) r->corrupt = true;
+    if (w->kind == TASK_LOAD && w->status == ST_OK) r->shape = w->shape;
     if (w->future && w->status == ST_OK)
         future_done(w->future, &w->result, w->proto);
     else if (w->future)
         future_end(w->future, w->status, &w->err);
+    if (r && w->seq > 0 && !atomic_load(&t->closing)) store_result(r, w->seq, w->future);
+    if (w->kept) store_trim(t, r, w->seq);
     const bool of_run = r && w->kind != TASK_DROP;
     task_free(w);
     if (!of_run) return;

@@ -21,6 +21,7 @@ const struct tinker_options tinker_defaults = {
     .max_models = 64,
     .max_queue = 4096,
     .max_held = 1LL << 30,
+    .keep_s = 300,
 };
 
 /* ---- what routes share --------------------------------------------------------------------------------------------*/
@@ -31,6 +32,7 @@ void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) {
     char text[1400];
     struct str out = STR_INIT;
     va_list ap;
+    if (!x) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
@@ -47,22 +49,27 @@ void reply_empty(struct http_exchange *x) {
 }
 
 json_t *body_json(struct http_exchange *x) {
+    struct incoming in = {.x = x};
+    in.body = http_body(x, &in.n);
+    return incoming_json(&in);
+}
+
+json_t *incoming_json(const struct incoming *in) {
     json_t *j = NULL;
     struct err e = {0};
-    size_t n;
-    const char *body = http_body(x, &n);
-    if (js_parse(body, n, "body", &j, &e) != ST_OK) {
-        reply_detail(x, 400, "%s", e.msg);
+    if (js_parse(in->body, in->n, "body", &j, &e) != ST_OK) {
+        reply_detail(in->x, 400, "%s", e.msg);
         return NULL;
     }
     if (json_is_object(j)) return j;
     json_decref(j);
-    reply_detail(x, 422, "body: expected an object");
+    reply_detail(in->x, 422, "body: expected an object");
     return NULL;
 }
 
 bool model_is_up(struct tinker *t, struct http_exchange *x) {
-    if (serve_ready(t->serve)) return true;
+    if (!t->restored && serve_ready(t->serve)) store_go_on(t);
+    if (t->restored) return true;
     http_add_header(x, "retry-after", "1");
     reply_detail(x, 503, "the model is being loaded");
     return false;
@@ -138,7 +145,7 @@ static void create_session_begin(void *tinker, struct http_exchange *x) {
     struct str out = STR_INIT;
     uint64_t r[2];
     const char *name = NULL;
-    if (!j) return;
+    if (!j || !model_is_up(t, x)) return;
     const json_t *metadata = json_object_get(j, "user_metadata");
     if (js_opt_str(j, "body", "display_name", &name, &e) != ST_OK) {
         reply_detail(x, 422, "%s", e.msg);
@@ -157,6 +164,10 @@ static void create_session_begin(void *tinker, struct http_exchange *x) {
     s->heard = tinker_now_s();
     s->next = t->sessions;
     t->sessions = s;
+    if (store_session(t, s, &e) != ST_OK) { /* it will be forgotten like one that is not heard of */
+        reply_detail(x, 503, "%s", e.msg);
+        return;
+    }
     js_begin(&out, NULL, '{');
     js_put_str(&out, "session_id", s->id);
     js_put_str(&out, "type", "create_session");
@@ -170,7 +181,7 @@ static void heartbeat_begin(void *tinker, struct http_exchange *x) {
     struct err e = {0};
     struct str out = STR_INIT;
     const char *id;
-    if (!j) return;
+    if (!j || !model_is_up(t, x)) return;
     if (js_get_str(j, "body", "session_id", &id, &e) != ST_OK) {
         reply_detail(x, 422, "%s", e.msg);
         return;
@@ -190,6 +201,7 @@ static bool is_quiet(const struct tinker *t, const struct tinker_session *s) {
 void session_settle(struct tinker *t, struct tinker_session *s) {
     if (!is_quiet(t, s)) return;
     futures_drop(t, s);
+    if (!atomic_load(&t->closing)) store_end_session(t, s, true); /* the next server goes on with it */
     for (struct tinker_run *r = t->runs; r; r = r->next) {
         if (r->session != s || r->gone) continue;
         struct task *w = task_make(t, TASK_DROP);
@@ -211,6 +223,7 @@ void session_settle(struct tinker *t, struct tinker_session *s) {
 void session_finish(struct tinker *t, struct tinker_session *s) {
     if (s->finished) return;
     s->finished = true;
+    store_end_session(t, s, false);
     for (struct tinker_run *r = t->runs; r; r = r->next)
         if (r->session == s) run_fail_held(t, r, "the session has ended");
     samplings_end(t, s);
@@ -221,6 +234,7 @@ void session_finish(struct tinker *t, struct tinker_session *s) {
 static void session_post_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
     const char *tail = http_tail(x), *slash = strchr(tail, '/');
+    if (!model_is_up(t, x)) return;
     if (!slash || strcmp(slash, "/finish") != 0) {
         reply_detail(x, 404, "there is no such call");
         return;
@@ -237,6 +251,7 @@ static void session_post_begin(void *tinker, struct http_exchange *x) {
 
 void tinker_tick(struct tinker *t) {
     const double now = tinker_now_s();
+    if (!t->restored && serve_ready(t->serve)) store_go_on(t);
     if (now - t->ticked < 5) return;
     t->ticked = now;
     futures_age(t, now);
@@ -332,6 +347,7 @@ enum status tinker_open(const struct tinker_options *o, struct serve *s, struct 
     t->thread = serve_thread(s);
     enum status st = comm_open("self", NULL, &t->comm, e);
     if (st == ST_OK) st = checkpoints_open(t, e);
+    if (st == ST_OK) st = store_open(t, e);
     if (st == ST_OK)
         *out = t;
     else
@@ -368,6 +384,7 @@ void tinker_close(struct tinker *t) {
     futures_drop(t, NULL);
     for (struct tinker_run *r = t->runs, *next; r; r = next) {
         next = r->next;
+        store_close_run(r);
         free(r->id);
         free(r->metadata);
         free(r->base);
@@ -389,6 +406,7 @@ void tinker_close(struct tinker *t) {
     checkpoints_close(t);
     comm_close(t->comm);
     free(t->trained.run);
+    free(t->session_folder);
     free(t->sampled);
     free(t);
 }

@@ -17,6 +17,7 @@ struct tinker_options {
     int max_awake;         /* models that are trained and on the device; the others rest in host memory */
     int max_models;        /* of all sessions that have not ended */
     int max_queue;         /* sequences that wait to be sampled; further ones get 429 */
+    int keep_s;            /* weights and moments of a model are kept so often */
     int64_t max_held;      /* bytes of calls that wait for their turn; further ones get 429 */
 };
 extern const struct tinker_options tinker_defaults; /* dir is missing */

@@ -39,6 +39,7 @@ static struct serve *serve;
 static struct tinker *tinker;
 static struct http_server *server;
 static struct arena memory;
+static int keep_s;
 
 /* ---- the server ---------------------------------------------------------------------------------------------------*/
 
@@ -58,6 +59,7 @@ static void open_all(int max_awake) {
     tinker_options = tinker_defaults;
     tinker_options.dir = state_dir;
     tinker_options.max_awake = max_awake;
+    tinker_options.keep_s = keep_s;
     tinker_options.train_tokens = 24; /* so that most calls have several pieces */
     if (serve_open(&options, &serve, &e) != ST_OK) fail_msg("%s", e.msg);
     if (tinker_open(&tinker_options, serve, &tinker, &e) != ST_OK) fail_msg("%s", e.msg);
@@ -833,27 +835,145 @@ static void test_ends(void **state) {
     close(last);
 }
 
+/* ---- servers that end, and the next one ---------------------------------------------------------------------------*/
+
+static void restart(void) {
+    close_all();
+    open_all(4);
+}
+
+static struct answer snapshot(const char *model, int seq, int number) {
+    return post("save_weights_for_sampler",
+                arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":%d,\"sampling_session_seq_id\":%d}", model, seq,
+                             number));
+}
+
+/* Half a record, as a server leaves it that is killed while it writes. */
+static void spoil_calls(const char *session, int number) {
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/sessions/%s/train-%d/calls", state_dir, session, number);
+    FILE *f = fopen(path.p, "a");
+    assert_non_null(f);
+    fputs("ktrk and not more", f);
+    assert_int_equal(fclose(f), 0);
+}
+
+#define SEEDED "\"num_samples\":2,\"sampling_params\":{\"max_tokens\":6,\"seed\":4,\"stop\":[]}"
+struct seen { /* of a model: losses, samples, log-probabilities in the end */
+    double loss[2];
+    int32_t ids[6];
+    float logp[3][N];
+};
+
+static void see_end(const char *session, const char *model, int sampler, struct seen *out) {
+    const struct wire_sample q = sample(arena_printf(&memory, "%s:sample:%d", session, sampler), 0, SEEDED);
+    memcpy(out->ids, q.sequence[1].ids, sizeof out->ids);
+    const struct wire_output o = look(model, 6);
+    for (int i = 0; i < 3; i++) memcpy(out->logp[i], o.datum[i].logp, sizeof out->logp[i]);
+}
+
+/* Calls of a model whose server is another one behind each of them, and of one that nothing disturbs: equal bits, the
+ * same promises for calls that are sent again, and no step is made twice. */
+static void restart_often(int keep) {
+    char s[64], m[80], id[100];
+    const struct batch b = {.loss = "cross_entropy", .seed = 1, .n = 5}, c = {"ppo", 6, 3, .shift = 0.1f};
+    struct wire_output o;
+    struct seen want = {0}, got = {0};
+    keep_s = keep;
+    open_all(4);
+    snprintf(s, sizeof s, "%s", new_session());
+    snprintf(m, sizeof m, "%s", new_model(s, 0, ALL_PARTS));
+    o = read_output(done(train(m, 1, &b)));
+    want.loss[0] = loss_in(&o);
+    EXPECT(done(optim(m, 2, USUAL)), 200, "\"step\":1");
+    o = read_output(done(train(m, 3, &c)));
+    want.loss[1] = loss_in(&o);
+    EXPECT(done(snapshot(m, 4, 0)), 200, ":sample:0");
+    EXPECT(done(optim(m, 5, USUAL)), 200, "\"step\":2");
+    see_end(s, m, 0, &want);
+
+    snprintf(m, sizeof m, "%s:train:1", s);
+    struct answer p = make_model(s, 1, ALL_PARTS);
+    restart();
+    EXPECT(done(make_model(s, 1, ALL_PARTS)), 200, m);
+    p = train(m, 1, &b);
+    snprintf(id, sizeof id, "%s", member(&p, "request_id"));
+    restart();
+    p = train(m, 1, &b);
+    assert_string_equal(id, member(&p, "request_id"));
+    o = read_output(result_of(&p));
+    got.loss[0] = loss_in(&o);
+    EXPECT(done(optim(m, 2, USUAL)), 200, "\"step\":1");
+    restart();
+    EXPECT(done(optim(m, 2, USUAL)), 200, "\"step\":1");
+    EXPECT(optim(m, 2, "\"learning_rate\":1"), 400, "another call");
+    o = read_output(done(train(m, 1, &b))); /* its result is still there, or there again */
+    assert_true(loss_in(&o) == want.loss[0]);
+    (void)optim(m, 5, USUAL);
+    (void)train(m, 3, &c);
+    spoil_calls(s, 1);
+    restart();
+    (void)snapshot(m, 4, 1);
+    restart();
+    o = read_output(done(train(m, 3, &c)));
+    got.loss[1] = loss_in(&o);
+    EXPECT(done(optim(m, 5, USUAL)), 200, "\"step\":2");
+    restart();
+    EXPECT(done(snapshot(m, 4, 1)), 200, ":sample:1");
+    see_end(s, m, 1, &got);
+    assert_memory_equal(&want, &got, sizeof want);
+
+    EXPECT(post(arena_printf(&memory, "sessions/%s/finish", s), "{\"reason\":{\"type\":\"success\"}}"), 200, "{}");
+    restart();
+    EXPECT(post("session_heartbeat", arena_printf(&memory, "{\"session_id\":\"%s\"}", s)), 403, "no session");
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/sessions/%s", state_dir, s);
+    assert_false(fs_is_dir(path.p));
+    close_all();
+}
+
+static void test_restarts_without_states(void **state) {
+    (void)state;
+    restart_often(300);
+}
+
+static void test_restarts_with_states(void **state) {
+    (void)state;
+    restart_often(0);
+}
+
 static void write_text(const char *path, const char *text) {
     struct err e;
     if (fs_write_atomic(path, text, strlen(text), &e) != ST_OK) fail_msg("%s", e.msg);
 }
 
+/* A test begins with an empty folder. */
+static int forget(void **state) {
+    struct err e;
+    (void)state;
+    return fs_remove(state_dir, &e) == ST_OK ? 0 : -1;
+}
+#define TEST(f) cmocka_unit_test_setup(f, forget)
+
 int main(int argc, char **argv) {
+    keep_s = 300;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_start_up),
-        cmocka_unit_test(test_order_and_once),
-        cmocka_unit_test(test_failures_leave_gradients),
-        cmocka_unit_test(test_forward_and_zstd),
-        cmocka_unit_test(test_gradients_through_the_wire),
-        cmocka_unit_test(test_parts_that_are_trained),
-        cmocka_unit_test(test_sampler_and_trainer_agree),
-        cmocka_unit_test(test_sampling_answers),
-        cmocka_unit_test(test_checkpoints),
-        cmocka_unit_test(test_ends),
+        TEST(test_start_up),
+        TEST(test_order_and_once),
+        TEST(test_failures_leave_gradients),
+        TEST(test_forward_and_zstd),
+        TEST(test_gradients_through_the_wire),
+        TEST(test_parts_that_are_trained),
+        TEST(test_sampler_and_trainer_agree),
+        TEST(test_sampling_answers),
+        TEST(test_checkpoints),
+        TEST(test_ends),
+        TEST(test_restarts_without_states),
+        TEST(test_restarts_with_states),
     };
     struct err e;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    log_set_level(LOG_ERROR);
+    log_set_level(LOG_WARN);
     snprintf(folder, sizeof folder, "/tmp/tinker_test.%d", (int)getpid());
     snprintf(tokenizer, sizeof tokenizer, "%s/models/tiny", home_dir());
     snprintf(config_path, sizeof config_path, "%s/shape.json", folder);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The official client of the Tinker protocol (`tinker` on PyPI) against `kernelrl serve --tinker`: training, sampling,
-# checkpoints, a server that is killed and started again, and every public method of its four clients.
+# checkpoints, and a table of the public methods of its four clients. A server that is killed: serve_tinker_restart.sh.
 . "$(dirname "$0")/serve.bash"
 needs tinker numpy
 key=tml-test
