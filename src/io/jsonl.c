@@ -32,6 +32,8 @@ struct jsonl_reader {
     int64_t dropped; /* Decoded bytes that were in buf before and are gone. */
     /* Where in the decoded text the line begins that was returned last. */
     int64_t line_at;
+    int64_t in_at;                /* Where in the file r->in ends. */
+    int64_t frame_at, frame_text; /* Where the frame begins that was decoded last: in the file, in the decoded text. */
     bool eof, torn;
 };
 
@@ -87,6 +89,7 @@ static enum status fill(struct jsonl_reader *r, struct err *e) {
     if (r->in_pos == r->in_len) {
         TRY(read_raw(r, r->in, READ_BYTES, &r->in_len, e));
         r->in_pos = 0;
+        r->in_at += (int64_t)r->in_len;
         if (r->in_len == 0) {
             r->eof = true;
             r->torn = r->in_frame;
@@ -97,6 +100,10 @@ static enum status fill(struct jsonl_reader *r, struct err *e) {
         str_add(&r->buf, (const char *)r->in, r->in_len);
         r->in_pos = r->in_len;
         return ST_OK;
+    }
+    if (!r->in_frame) { /* All lines of the frame before have been returned: nobody fills while there is a newline. */
+        r->frame_at = r->in_at - (int64_t)(r->in_len - r->in_pos);
+        r->frame_text = r->dropped + (int64_t)r->buf.len;
     }
     char chunk[1 << 16];
     ZSTD_inBuffer in = {r->in, r->in_len, r->in_pos};
@@ -173,6 +180,18 @@ too_long:
 }
 
 int64_t jsonl_offset(const struct jsonl_reader *r) { return r->line_at; }
+
+void jsonl_frame(const struct jsonl_reader *r, int64_t *frame, int64_t *at) {
+    *frame = r->frame_at;
+    *at = r->line_at - r->frame_text;
+}
+
+enum status jsonl_start_at(struct jsonl_reader *r, int64_t bytes, struct err *e) {
+    ASSERT(r->line == 0 && r->fd >= 0);
+    if (lseek(r->fd, (off_t)bytes, SEEK_SET) < 0) return FAIL(e, ST_IO, "%s: %s", r->path, strerror(errno));
+    r->in_at = bytes;
+    return ST_OK;
+}
 
 int64_t jsonl_line(const struct jsonl_reader *r) { return r->line; }
 bool jsonl_is_torn(const struct jsonl_reader *r) { return r->torn; }
@@ -307,6 +326,8 @@ enum status jsonl_append(struct jsonl_writer *w, const char *lines, size_t n, st
     if (ZSTD_isError(size)) return FAIL(e, ST_FAILED, "%s: zstd: %s", w->path, ZSTD_getErrorName(size));
     return write_whole(w, w->packed, size, e);
 }
+
+int64_t jsonl_append_size(const struct jsonl_writer *w) { return (int64_t)w->size; }
 
 enum status jsonl_append_cut(struct jsonl_writer *w, int64_t bytes, struct err *e) {
     ASSERT(!w->zstd && bytes >= 0 && bytes <= w->size);

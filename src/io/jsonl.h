@@ -23,6 +23,11 @@ enum status jsonl_next(struct jsonl_reader *r, const char **line, size_t *len, s
 int64_t jsonl_line(const struct jsonl_reader *r);
 /* How many bytes of (decoded) text stand in front of the line that was returned last: its place in a plain file. */
 int64_t jsonl_offset(const struct jsonl_reader *r);
+/* Of a compressed file: where in the file the frame begins that holds the line that was returned last, and where in
+ * that frame's decoded text the line begins. Every append of a writer is a frame, and no line lies in two. */
+void jsonl_frame(const struct jsonl_reader *r, int64_t *frame, int64_t *at);
+/* Before the first line: reads from this byte of the file on. In a compressed file a frame must begin there. ST_IO. */
+enum status jsonl_start_at(struct jsonl_reader *r, int64_t bytes, struct err *e) MUST_USE;
 /* After the end, true: the last line had no newline, or the last zstd frame was incomplete, because a writer was
  * interrupted. */
 bool jsonl_is_torn(const struct jsonl_reader *r);
@@ -36,6 +41,8 @@ enum status jsonl_append_open(const char *path, struct jsonl_writer **out, int64
  * it returns, the kernel has the lines: they survive a crash of the process, and after jsonl_sync also one of the
  * machine. */
 enum status jsonl_append(struct jsonl_writer *w, const char *lines, size_t n, struct err *e) MUST_USE;
+/* How many bytes the file has: where the next append begins. */
+int64_t jsonl_append_size(const struct jsonl_writer *w);
 /* Drops what lies behind the first `bytes` of a plain file. A line must end there. */
 enum status jsonl_append_cut(struct jsonl_writer *w, int64_t bytes, struct err *e) MUST_USE;
 enum status jsonl_sync(struct jsonl_writer *w, struct err *e) MUST_USE; /* fsync */

@@ -16,15 +16,16 @@
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "io/tfevents.h"
+#include "rl/run/episodes.h"
 
 enum { LINE_MAX_BYTES = 16 << 20 };
-#define TRACES "traces.jsonl.zst"
 
 struct run_dir {
     char *dir;
     int lock_fd;
     bool logging; /* this run opened the log; a refused one must not close another's */
     struct jsonl_writer *metrics, *traces, *checkpoints;
+    struct episodes *episodes;
     struct tfevents *events;
 };
 
@@ -48,13 +49,13 @@ enum status run_lock(const char *dir, int *fd, struct err *e) {
 }
 
 static enum status open_writers(struct run_dir *r, struct err *e) {
-    static const char *const names[] = {"metrics.jsonl", TRACES, "checkpoints.jsonl"};
+    static const char *const names[] = {"metrics.jsonl", TRACES_FILE, "checkpoints.jsonl"};
     struct jsonl_writer **const writers[] = {&r->metrics, &r->traces, &r->checkpoints};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         CLEANUP_FREE char *path = fs_join(r->dir, names[i]);
         TRY(jsonl_append_open(path, writers[i], NULL, e));
     }
-    return ST_OK;
+    return episodes_open(r->dir, &r->episodes, e);
 }
 
 enum status run_open(const char *dir, const char *resolved_yaml, bool tensorboard, struct run_dir **out,
@@ -86,6 +87,7 @@ void run_close(struct run_dir *r) {
     if (!r) return;
     jsonl_append_close(r->metrics);
     jsonl_append_close(r->traces);
+    episodes_close(r->episodes);
     jsonl_append_close(r->checkpoints);
     struct err e;
     if (tfevents_close(r->events, &e) != ST_OK) log_warn("%s", e.msg);
@@ -338,7 +340,7 @@ static enum status truncate_lines(struct run_dir *r, struct jsonl_writer *w, con
 
 /* A compressed file cannot be cut at a line: what is kept is written anew. */
 static enum status truncate_traces(struct run_dir *r, int64_t step, struct err *e) {
-    CLEANUP_FREE char *path = fs_join(r->dir, TRACES), *tmp = fs_join(r->dir, "traces.tmp.jsonl.zst");
+    CLEANUP_FREE char *path = fs_join(r->dir, TRACES_FILE), *tmp = fs_join(r->dir, "traces.tmp.jsonl.zst");
     CLEANUP_STR struct str kept = STR_INIT; /* of one step */
     struct jsonl_reader *reader;
     struct jsonl_writer *writer = NULL;
@@ -375,8 +377,13 @@ static enum status truncate_traces(struct run_dir *r, int64_t step, struct err *
     }
     jsonl_append_close(r->traces);
     r->traces = NULL;
+    /* The index goes first: one that describes the old file must never stand beside the new one. */
+    episodes_close(r->episodes);
+    r->episodes = NULL;
+    TRY(episodes_remove(r->dir, e));
     if (rename(tmp, path) != 0) return FAIL(e, ST_IO, "%s: cannot rename: %s", tmp, strerror(errno));
-    return jsonl_append_open(path, &r->traces, NULL, e);
+    TRY(jsonl_append_open(path, &r->traces, NULL, e));
+    return episodes_open(r->dir, &r->episodes, e);
 }
 
 enum status run_truncate(struct run_dir *r, int64_t step, struct err *e) {
@@ -537,5 +544,8 @@ enum status run_traces(struct run_dir *r, int64_t step, const struct rollout *x,
     CLEANUP_STR struct str lines = STR_INIT;
     for (int i = 0; i < x->n; i++)
         for (int j = 0; j < x->group[i].n; j++) put_trace(&lines, step, &x->group[i], j);
-    return lines.len > 0 ? jsonl_append(r->traces, lines.p, lines.len, e) : ST_OK;
+    if (lines.len == 0) return ST_OK;
+    const int64_t frame = jsonl_append_size(r->traces);
+    TRY(jsonl_append(r->traces, lines.p, lines.len, e));
+    return episodes_add(r->episodes, frame, lines.p, lines.len, e);
 }

@@ -1,5 +1,6 @@
 /* run: the directory of one training run, and what is written there (docs/formats.md):
- *   config.yaml  logs.log  metrics.jsonl  traces.jsonl.zst  checkpoints.jsonl  checkpoints/<step>/  tensorboard/
+ *   config.yaml  logs.log  metrics.jsonl  traces.jsonl.zst  episodes.jsonl  checkpoints.jsonl
+ *   checkpoints/<step>/  tensorboard/
  * and verdicts.jsonl, which journal.h writes. A second writer is refused by a lock; lines that a killed one left
  * unfinished are removed on opening. */
 #ifndef KERNELRL_RL_RUN_RUN_H
@@ -83,7 +84,8 @@ void run_charts(struct run_dir *r, int64_t step);
 enum status run_flush(struct run_dir *r, struct err *e) MUST_USE;
 /* Whether the metrics hold an evaluation (names in "eval/") of the step. */
 enum status run_is_evaluated(const struct run_dir *r, int64_t step, bool *out, struct err *e) MUST_USE;
-/* One line per turn of every sample, the whole step in one compressed frame (docs/formats.md). */
+/* One line per turn of every sample, the whole step in one compressed frame, and their rows in the index
+ * (docs/formats.md). */
 enum status run_traces(struct run_dir *r, int64_t step, const struct rollout *x, struct err *e) MUST_USE;
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "io/json.h"
 #include "io/jsonl.h"
+#include "rl/run/episodes.h"
 #include "rl/test_util.h"
 
 static struct run_dir *open_run(const char *name, bool tensorboard) {
@@ -374,9 +375,99 @@ static void truncate_after_a_kill(void **state) {
     CHECK(jsonl_append_open(in_tmp("killed/traces.jsonl.zst"), &w, NULL, &err));
     CHECK(jsonl_append(w, nonsense, sizeof nonsense - 1, &err));
     jsonl_append_close(w);
-    r = open_run("killed", false);
-    CHECK_FAILS(run_truncate(r, 2, &err), ST_PARSE, "traces.jsonl.zst:2");
+    CHECK_FAILS(run_open(in_tmp("killed"), "seed: 1\n", false, &r, &err), ST_PARSE, "traces.jsonl.zst:2");
+}
+
+/* ---- the index of the traces --------------------------------------------------------------------------------------*/
+
+/* What the index of DIR would be if it were made from its traces alone. Caller frees. */
+static char *made_anew(const char *dir) {
+    struct episodes *x;
+    struct str path = STR_INIT;
+    str_addf(&path, "%s/traces.jsonl.zst", dir);
+    char *bytes;
+    size_t n;
+    CHECK(fs_read(path.p, 1 << 20, &bytes, &n, &err));
+    CHECK(fs_mkdirs(in_tmp("anew"), &err));
+    CHECK(episodes_remove(in_tmp("anew"), &err));
+    CHECK(fs_write_atomic(in_tmp("anew/traces.jsonl.zst"), bytes, n, &err));
+    CHECK(episodes_open(in_tmp("anew"), &x, &err));
+    episodes_close(x);
+    free(bytes);
+    str_free(&path);
+    return read_file(in_tmp("anew/episodes.jsonl"));
+}
+
+static void assert_index_is_level(const char *dir, int rows) {
+    CLEANUP_STR struct str path = STR_INIT;
+    str_addf(&path, "%s/episodes.jsonl", dir);
+    CLEANUP_FREE char *index = read_file(path.p), *anew = made_anew(dir);
+    assert_string_equal(index, anew);
+    int lines = 0;
+    for (const char *p = index; *p; p++) lines += *p == '\n';
+    assert_int_equal(lines, rows + 1);
+}
+
+static void index_of_traces(void **state) {
+    (void)state;
+    struct run_dir *r = open_run("index", false);
+    CLEANUP_FREE char *head = read_file(in_tmp("index/episodes.jsonl"));
+    assert_string_equal(head, "{\"format\":\"episodes\",\"version\":1}\n");
+    for (int64_t step = 0; step < 5; step++) add_trace(r, step);
+    assert_index_is_level(in_tmp("index"), 5);
+    CLEANUP_FREE char *rows = read_file(in_tmp("index/episodes.jsonl")),
+                      *traces = read_traces(in_tmp("index/traces.jsonl.zst"));
+    CLEANUP_STR struct str first = STR_INIT;
+    str_addf(
+        &first,
+        "%s{\"frame\":0,\"at\":0,\"bytes\":%d,\"step\":0,\"group\":4,\"sample\":7,\"turn\":0,\"problem\":"
+        "\"level1/1_\\\"ReLU\\\"\",\"stop\":\"length\",\"tokens\":3,\"format_ok\":true,\"reward\":{\"total\":1.25,",
+        head, (int)strcspn(traces, "\n"));
+    assert_true(str_has_prefix(rows, first.p));
+    assert_non_null(strstr(rows, ",\"outcome\":\"compile_error\",\"class\":\"B\",\"passed_stage\":\"lint\","));
+    /* A resume writes frames anew, at other places. */
+    CHECK(run_truncate(r, 3, &err));
+    assert_index_is_level(in_tmp("index"), 3);
+    add_trace(r, 3);
+    assert_index_is_level(in_tmp("index"), 4);
+    CHECK(run_truncate(r, 9, &err)); /* nothing to drop */
+    assert_index_is_level(in_tmp("index"), 4);
+    CHECK(run_truncate(r, 0, &err));
+    assert_index_is_level(in_tmp("index"), 0);
     run_close(r);
+}
+
+/* Whatever a crash, an older version or another hand left: opening the run brings the index level. */
+static void index_after_a_kill(void **state) {
+    (void)state;
+    struct run_dir *r = open_run("level", false);
+    for (int64_t step = 0; step < 4; step++) add_trace(r, step);
+    run_close(r);
+    CLEANUP_FREE char *whole = read_file(in_tmp("level/episodes.jsonl"));
+    const size_t n = strlen(whole);
+    for (size_t keep = 0; keep <= n; keep += keep + 7 < n ? 7 : 1) { /* killed while it was written */
+        CHECK(fs_write_atomic(in_tmp("level/episodes.jsonl"), whole, keep, &err));
+        run_close(open_run("level", false));
+        CLEANUP_FREE char *now = read_file(in_tmp("level/episodes.jsonl"));
+        assert_string_equal(now, whole);
+    }
+    static const char *const others[] = {
+        "{\"format\":\"episodes\",\"version\":2}\n{\"frame\":0,\"x\":1}\n",                        /* later version */
+        "nonsense\n",                                                                              /* no index */
+        "{\"format\":\"episodes\",\"version\":1}\n{\"frame\":5,\"x\":1}\n",                        /* no frame there */
+        "{\"format\":\"episodes\",\"version\":1}\n{\"frame\":1000000,\"x\":1}\n",                  /* traces shrank */
+        "{\"format\":\"episodes\",\"version\":1}\n{\"frame\":9,\"x\":1}\n{\"frame\":3,\"x\":1}\n", /* out of order */
+        "{\"format\":\"episodes\",\"version\":1}\n{\"step\":9}\n",                                 /* not a row */
+    };
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        write_file(in_tmp("level/episodes.jsonl"), others[i]);
+        run_close(open_run("level", false));
+        CLEANUP_FREE char *now = read_file(in_tmp("level/episodes.jsonl"));
+        assert_string_equal(now, whole);
+    }
+    CHECK(fs_remove(in_tmp("level/traces.jsonl.zst"), &err)); /* the traces are gone */
+    run_close(open_run("level", false));
+    assert_index_is_level(in_tmp("level"), 0);
 }
 
 static void trace_line(void **state) {
@@ -476,6 +567,8 @@ int main(void) {
         cmocka_unit_test(room_for_a_checkpoint),
         cmocka_unit_test(truncate_drops_later_steps),
         cmocka_unit_test(truncate_after_a_kill),
+        cmocka_unit_test(index_of_traces),
+        cmocka_unit_test(index_after_a_kill),
         cmocka_unit_test(trace_line),
         cmocka_unit_test(metrics_line_and_tensorboard),
     };
