@@ -692,7 +692,8 @@ static void test_sampling_answers(void **state) {
                                  "\"tokens\":[5,6]}]},%s}",                                                     \
                                  m, more))
     /* what is cancelled fails; what is over, or was never there, stays as it is */
-    const struct answer long_one = ASK("30", "\"num_samples\":1000,\"sampling_params\":{\"max_tokens\":400,\"stop\":[]}");
+    const struct answer long_one =
+        ASK("30", "\"num_samples\":1000,\"sampling_params\":{\"max_tokens\":400,\"stop\":[]}");
     const char *cancel = arena_printf(&memory, "{\"request_id\":\"%s\"}", member(&long_one, "request_id"));
     EXPECT(post("cancel_future", cancel), 200, "{}");
     EXPECT(result_of(&long_one), 200, "cancelled");
