@@ -272,8 +272,7 @@ void store_resume(struct tinker_run *r, struct task *w);
 enum status store_call(struct tinker_run *r, const struct incoming *in, int64_t seq, const struct digest *content,
                        struct err *e) MUST_USE;
 void store_result(struct tinker_run *r, int64_t seq, const struct future *f);
-/* The model's thread, behind a call of a run that has no gradients: keeps weights and moments where it is time, and
- * says so in w->kept. */
+/* The model's thread, behind a step or a load: keeps weights and moments where it is time, and says so in w->kept. */
 void store_state(struct task *w, struct policy *p);
 /* The run's state was kept behind this call: what the next server does not need of the calls up to it goes. */
 void store_trim(struct tinker *t, struct tinker_run *r, int64_t seq);

@@ -197,10 +197,9 @@ void store_state(struct task *w, struct policy *p) {
     struct tinker_run *r = w->run;
     struct err e = {0};
     const double now = clock_now_s();
-    if (w->resumed || (w->kind != TASK_LOAD && now - r->kept_at < w->t->o->keep_s)) return;
+    if (w->resumed || (w->kind == TASK_STEP && now - r->kept_at < w->t->o->keep_s)) return;
     CLEANUP_FREE char *folder = state_folder(r, w->seq);
-    /* Before the state, which the call is over with. */
-    if (w->seq > 0) put_result(r, w->seq, w->proto ? RESULT_PROTO : RESULT_JSON, &w->result);
+    if (w->seq > 0) put_result(r, w->seq, RESULT_JSON, &w->result); /* before the state, which the call is over with */
     if (r->log_broken) return;
     if (write_adapter(p, r->adapter, r->trainer->opt, folder, &e) == ST_OK)
         w->kept = true;

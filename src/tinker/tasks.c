@@ -372,8 +372,7 @@ static bool run_task(struct model_call *c, struct policy *p) {
     else
         w->status = task_step(w, p, &more, &w->err);
     if (more) return false;
-    const bool of_weights = w->kind == TASK_STEP || w->kind == TASK_LOAD || w->kind == TASK_TRAIN;
-    if (w->status == ST_OK && of_weights && !w->run->trainer->begun) store_state(w, p);
+    if (w->status == ST_OK && (w->kind == TASK_STEP || w->kind == TASK_LOAD)) store_state(w, p);
     if (w->kind == TASK_TRAIN && w->run) w->run->half_done = false;
     return true;
 }
