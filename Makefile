@@ -71,6 +71,7 @@ $(BUILD)/%.o: %.c
 # The version says which commit it is of. KERNELRL_COMMIT says so where the sources are without their history.
 $(BUILD)/src/cli/cmd_help.o: BASEFLAGS += -DKERNELRL_COMMIT='"$(or $(KERNELRL_COMMIT),$(shell git describe --always --dirty 2>/dev/null || echo unknown))"'
 $(BUILD)/src/cli/cmd_help.o: $(wildcard $(shell git rev-parse --git-path logs/HEAD 2>/dev/null))
+$(BUILD)/src/dashboard/files.o build/fuzz/obj/src/dashboard/files.o: $(wildcard src/dashboard/page/*)
 $(BUILD)/src/cpu/%.o: BASEFLAGS := $(subst -O2,-O3,$(BASEFLAGS))
 $(BUILD)/test/%: src/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lcmocka $(LIBS)

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "cli/cli.h"
+#include "cli/runs_dashboard.h"
 #include "io/json.h"
 #include "rl/run/watch.h"
 #include "rl/run/watch_runs.h"
@@ -31,6 +32,7 @@ struct runs_args {
     double timeout_s, interval_s;
     bool all, json, follow, once, yes;
     const volatile bool *cancel;
+    int port;
 };
 
 static double percent(double rate) { return 100 * rate; }
@@ -450,6 +452,10 @@ static int resume(const char *runs_dir, int argc, char **argv) {
     return code;
 }
 
+static enum status dashboard(const struct runs_args *a, struct err *e) {
+    return runs_dashboard(a->runs_dir, a->port, e);
+}
+
 /* ---- the command --------------------------------------------------------------------------------------------------*/
 
 #define A struct runs_args
@@ -465,6 +471,8 @@ static const struct args_flag flags[] = {
     FLAG_FLOAT(A, interval_s, "interval", "S", 0.1, 999999999, "5", "Curves are drawn anew after so many seconds.",
                .of = "watch"),
     FLAG_BOOL(A, once, "once", "Curves are drawn once.", .of = "watch"),
+    FLAG_INT(A, port, "port", "N", 0, 65535, "8765",
+             "The page is served there, to this machine alone; 0 takes a free port.", .of = "dashboard"),
     FLAG_BOOL(A, yes, "yes", "It is not asked.", .of = "clean"),
 };
 #undef A
@@ -505,6 +513,7 @@ static const struct args_sub subs[] = {
      .words = "NAME",
      ONE,
      .help = "Counts groups whose answers all scored the same: they teach nothing."},
+    {.name = "dashboard", .help = "Serves a page that shows runs and their answers, until Ctrl-C."},
     {.name = "disk", .help = "Prints what they take."},
     {.name = "clean",
      .words = "NAME...",
@@ -537,8 +546,8 @@ int cmd_runs(int argc, char **argv) {
                     {"metrics", metrics, NULL}, {"watch", watch, NULL},
                     {"summary", NULL, summary}, {"compare", NULL, compare},
                     {"uniform", uniform, NULL}, {"disk", NULL, disk},
-                    {"clean", clean, NULL}};
-    struct runs_args a = {.runs_dir = "runs", .timeout_s = 900, .interval_s = 5};
+                    {"clean", clean, NULL},     {"dashboard", NULL, dashboard}};
+    struct runs_args a = {.runs_dir = "runs", .timeout_s = 900, .interval_s = 5, .port = 8765};
     struct args given;
     struct err e = {0};
     if (!args_parse(&runs_command, argc, argv, &a, &given)) return given.code;

@@ -55,9 +55,14 @@ enum status jsonl_open(const char *path, size_t max_line_bytes, struct jsonl_rea
     *out = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return FAIL(e, ST_IO, "%s: %s", path, strerror(errno));
-    *out = reader_new(path, str_has_suffix(path, ".zst"), max_line_bytes);
-    (*out)->fd = fd;
+    *out = jsonl_open_fd(fd, path, str_has_suffix(path, ".zst"), max_line_bytes);
     return ST_OK;
+}
+
+struct jsonl_reader *jsonl_open_fd(int fd, const char *name, bool zstd, size_t max_line_bytes) {
+    struct jsonl_reader *r = reader_new(name, zstd, max_line_bytes);
+    r->fd = fd;
+    return r;
 }
 
 struct jsonl_reader *jsonl_open_memory(const char *name, const void *data, size_t n, bool zstd, size_t max_line_bytes) {

@@ -13,6 +13,8 @@
 struct jsonl_reader;
 /* max_line_bytes bounds memory. A longer line is an error. */
 enum status jsonl_open(const char *path, size_t max_line_bytes, struct jsonl_reader **out, struct err *e) MUST_USE;
+/* Reads from a file that is open at its start; the descriptor becomes the reader's. `name` stands in messages. */
+struct jsonl_reader *jsonl_open_fd(int fd, const char *name, bool zstd, size_t max_line_bytes);
 /* Reads from memory instead. `data` is borrowed until jsonl_close. `name` stands in messages. */
 struct jsonl_reader *jsonl_open_memory(const char *name, const void *data, size_t n, bool zstd, size_t max_line_bytes);
 /* Gives the next line, without its newline (and without \r before it). Blank lines are skipped. *line is NULL at the

@@ -1,0 +1,351 @@
+#include "dashboard/dashboard.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "rl/view/view.h"
+
+enum { PATH_PARTS = 8, JOBS_MAX = 256 };
+
+/* One request for data. It belongs to the queue, then to the thread, then to the list of what is done; `x` is the
+ * server thread's alone and becomes NULL when the client leaves. */
+struct dashboard_job {
+    struct dashboard_job *next;
+    struct http_exchange *x;
+    char *path;                   /* what stands behind /api/runs, split into parts */
+    const char *part[PATH_PARTS]; /* the run's name first */
+    int n_parts;
+    char **query; /* [N_QUERY]: NULL where the request has none */
+    struct str out;
+    enum status status;
+    struct err err;
+    bool is_csv;
+};
+
+enum query {
+    Q_NAMES,
+    Q_POINTS,
+    Q_STEP_FROM,
+    Q_STEP_TO,
+    Q_PROBLEM,
+    Q_OUTCOME,
+    Q_CLASS,
+    Q_STOP,
+    Q_ROLE,
+    Q_REWARD_MIN,
+    Q_REWARD_MAX,
+    Q_SPEEDUP_MIN,
+    Q_SPEEDUP_MAX,
+    Q_TEXT,
+    Q_SORT,
+    Q_CURSOR,
+    Q_LIMIT,
+    N_QUERY
+};
+static const char *const query_names[N_QUERY] = {
+    "names",      "points",     "step_from",   "step_to",     "problem", "outcome", "class",  "stop", "role",
+    "reward_min", "reward_max", "speedup_min", "speedup_max", "text",    "sort",    "cursor", "limit"};
+
+struct dashboard {
+    struct run_view *view;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    struct dashboard_job *first, **last; /* waiting */
+    struct dashboard_job *done;
+    int waiting;
+    bool end;
+    int fd; /* an eventfd: something is done */
+};
+
+static void job_free(struct dashboard_job *j) {
+    for (int i = 0; i < N_QUERY; i++) free(j->query[i]);
+    free(j->query);
+    free(j->path);
+    str_free(&j->out);
+    free(j);
+}
+
+/* ---- the thread ---------------------------------------------------------------------------------------------------*/
+
+static enum status whole(const struct dashboard_job *j, enum query q, int64_t usual, int64_t *out, struct err *e) {
+    *out = usual;
+    if (!j->query[q] || (parse_i64(j->query[q], out) && *out >= 0)) return ST_OK;
+    return FAIL(e, ST_USAGE, "%s: expected a whole number from 0 on", query_names[q]);
+}
+
+static enum status real(const struct dashboard_job *j, enum query q, double *out, struct err *e) {
+    *out = NAN;
+    if (!j->query[q] || (parse_f64(j->query[q], out) && isfinite(*out))) return ST_OK;
+    return FAIL(e, ST_USAGE, "%s: expected a number", query_names[q]);
+}
+
+static enum status episodes(struct dashboard *d, struct dashboard_job *j) {
+    char **t = j->query;
+    struct err *e = &j->err;
+    struct view_query q = {.problem = t[Q_PROBLEM],
+                           .outcome = t[Q_OUTCOME],
+                           .class = t[Q_CLASS],
+                           .stop = t[Q_STOP],
+                           .role = t[Q_ROLE],
+                           .text = t[Q_TEXT],
+                           .sort = t[Q_SORT]};
+    TRY(whole(j, Q_STEP_FROM, 0, &q.step_from, e));
+    TRY(whole(j, Q_STEP_TO, INT64_MAX, &q.step_to, e));
+    TRY(whole(j, Q_CURSOR, 0, &q.cursor, e));
+    TRY(whole(j, Q_LIMIT, 100, &q.limit, e));
+    TRY(real(j, Q_REWARD_MIN, &q.reward_min, e));
+    TRY(real(j, Q_REWARD_MAX, &q.reward_max, e));
+    TRY(real(j, Q_SPEEDUP_MIN, &q.speedup_min, e));
+    TRY(real(j, Q_SPEEDUP_MAX, &q.speedup_max, e));
+    if (q.sort && str_index_in("step|reward|advantage|speedup|tokens", q.sort, '|') < 0)
+        return FAIL(e, ST_USAGE, "sort: expected step, reward, advantage, speedup or tokens");
+    return view_episodes(d->view, j->part[0], &q, &j->out, e);
+}
+
+/* Numbers in the path, from part 2 on. */
+static bool numbers(const struct dashboard_job *j, int n, int64_t *out) {
+    if (j->n_parts != n + 2) return false;
+    for (int i = 0; i < n; i++)
+        if (!parse_i64(j->part[i + 2], &out[i]) || out[i] < 0) return false;
+    return true;
+}
+
+static enum status answer(struct dashboard *d, struct dashboard_job *j) {
+    const char *run = j->part[0], *what = j->n_parts > 1 ? j->part[1] : "";
+    struct err *e = &j->err;
+    int64_t n[4], points;
+    if (j->n_parts == 0) return view_runs(d->view, &j->out, e);
+    if (j->n_parts == 1) return view_run(d->view, run, &j->out, e);
+    if (j->n_parts == 2 && strcmp(what, "episodes") == 0) return episodes(d, j);
+    if (j->n_parts == 2 && strcmp(what, "best") == 0) return view_best(d->view, run, &j->out, e);
+    if (j->n_parts == 2 && strcmp(what, "metrics") == 0) {
+        TRY(whole(j, Q_POINTS, 500, &points, e));
+        return view_metrics(d->view, run, j->query[Q_NAMES] ? j->query[Q_NAMES] : "", points, &j->out, e);
+    }
+    if (j->n_parts == 2 && strcmp(what, "metrics.csv") == 0) {
+        j->is_csv = true;
+        return view_csv(d->view, run, j->query[Q_NAMES], &j->out, e);
+    }
+    if (strcmp(what, "group") == 0 && numbers(j, 2, n)) return view_group(d->view, run, n[0], n[1], &j->out, e);
+    if (strcmp(what, "episode") == 0 && numbers(j, 4, n))
+        return view_episode(d->view, run, n[0], n[1], n[2], n[3], j->query[Q_ROLE], &j->out, e);
+    return FAIL(e, ST_IO, "there is nothing of that name");
+}
+
+static void *read_runs(void *ctx) {
+    struct dashboard *d = ctx;
+    const uint64_t one = 1;
+    pthread_mutex_lock(&d->lock);
+    for (;;) {
+        while (!d->first && !d->end) pthread_cond_wait(&d->more, &d->lock);
+        if (d->end) break;
+        struct dashboard_job *j = d->first;
+        d->first = j->next;
+        if (!d->first) d->last = &d->first;
+        const bool is_wanted = j->x != NULL;
+        pthread_mutex_unlock(&d->lock);
+        if (is_wanted) j->status = answer(d, j);
+        pthread_mutex_lock(&d->lock);
+        j->next = d->done;
+        d->done = j;
+        if (write(d->fd, &one, sizeof one) != sizeof one) break; /* a counter of 64 bits: never full */
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+/* ---- the server's side --------------------------------------------------------------------------------------------*/
+
+static void reply(struct dashboard_job *j) {
+    if (j->status == ST_OK && j->is_csv) {
+        http_add_header(j->x, "content-disposition", "attachment; filename=metrics.csv");
+        http_reply(j->x, 200, "text/csv; charset=utf-8", &j->out);
+    } else if (j->status == ST_OK) {
+        http_add_header(j->x, "cache-control", "no-store");
+        http_reply_json(j->x, 200, &j->out);
+    } else {
+        const int code = j->status == ST_IO ? 404 : j->status == ST_USAGE ? 400 : 500;
+        http_reply_error(j->x, code, code == 404 ? "not_found" : NULL, NULL, "%s", j->err.msg);
+    }
+}
+
+/* http_fd_fn */
+static void on_done(void *ctx) {
+    struct dashboard *d = ctx;
+    uint64_t count;
+    if (read(d->fd, &count, sizeof count) != sizeof count) return;
+    pthread_mutex_lock(&d->lock);
+    struct dashboard_job *done = d->done;
+    d->done = NULL;
+    pthread_mutex_unlock(&d->lock);
+    while (done) {
+        struct dashboard_job *j = done;
+        done = j->next;
+        d->waiting--;
+        j->next = j; /* done: from here on the exchange's end frees it, where there is an exchange */
+        if (j->x)
+            http_wake(j->x);
+        else
+            job_free(j);
+    }
+}
+
+static void split(struct dashboard_job *j) {
+    char *p = j->path;
+    while (*p == '/') p++;
+    while (*p && j->n_parts < PATH_PARTS) {
+        char *slash = strchr(p, '/');
+        j->part[j->n_parts++] = p;
+        if (!slash) return;
+        *slash = 0;
+        p = slash + 1;
+    }
+}
+
+static void data_begin(void *ctx, struct http_exchange *x) {
+    struct dashboard *d = ctx;
+    if (d->waiting >= JOBS_MAX) {
+        http_add_header(x, "retry-after", "1");
+        http_reply_error(x, 429, "queue_full", NULL, "%d requests are waiting", JOBS_MAX);
+        return;
+    }
+    struct dashboard_job *j = xcalloc(1, sizeof *j);
+    j->query = xcalloc(N_QUERY, sizeof *j->query);
+    j->x = x;
+    j->path = xstrdup(http_path(x) + strlen("/api/runs"));
+    for (int i = 0; i < N_QUERY; i++) {
+        const char *v = http_query(x, query_names[i]);
+        if (v && *v) j->query[i] = xstrdup(v);
+    }
+    split(j);
+    http_set_state(x, j);
+    d->waiting++;
+    pthread_mutex_lock(&d->lock);
+    *d->last = j;
+    d->last = &j->next;
+    pthread_cond_signal(&d->more);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void data_event(void *ctx, struct http_exchange *x, enum http_event e) {
+    struct dashboard_job *j = http_state(x);
+    (void)ctx;
+    if (e == HTTP_WOKEN)
+        reply(j);
+    else
+        http_reply_error(x, 503, "draining", NULL, "the server ends");
+}
+
+static void data_end(void *ctx, struct http_exchange *x) {
+    struct dashboard *d = ctx;
+    struct dashboard_job *j = http_state(x);
+    if (!j) return;
+    if (j->next == j) { /* it is done */
+        job_free(j);
+        return;
+    }
+    pthread_mutex_lock(&d->lock);
+    j->x = NULL; /* on_done frees it */
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void send_file(struct http_exchange *x, const char *name) {
+    const struct dashboard_file *f = dashboard_file(name);
+    struct str body = STR_INIT;
+    if (!f) {
+        http_reply_error(x, 404, "not_found", NULL, "the page has no such file");
+        return;
+    }
+    http_add_header(
+        x, "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; frame-ancestors 'none'; form-action 'none'");
+    http_add_header(x, "referrer-policy", "no-referrer");
+    http_add_header(x, "cache-control", "no-cache");
+    str_add(&body, f->bytes, (size_t)(f->end - f->bytes));
+    http_reply(x, 200, f->content_type, &body);
+}
+
+static void page_begin(void *ctx, struct http_exchange *x) {
+    (void)ctx;
+    send_file(x, "index.html");
+}
+
+static void file_begin(void *ctx, struct http_exchange *x) {
+    (void)ctx;
+    send_file(x, http_tail(x));
+}
+
+static void root_begin(void *ctx, struct http_exchange *x) {
+    struct str body = STR_INIT;
+    (void)ctx;
+    http_add_header(x, "location", "/dashboard");
+    str_adds(&body, "see /dashboard\n");
+    http_reply(x, 302, "text/plain; charset=utf-8", &body);
+}
+
+/* The page's own files hold no data, so that the page can ask for the key that the data need. */
+static const struct http_route routes[] = {
+    {"GET", "/", HTTP_OPEN, HTTP_NO_BODY, root_begin, NULL, NULL, 0},
+    {"GET", "/dashboard", HTTP_OPEN, HTTP_NO_BODY, page_begin, NULL, NULL, 0},
+    {"GET", "/dashboard/*", HTTP_OPEN, HTTP_NO_BODY, file_begin, NULL, NULL, 0},
+    {"GET", "/api/runs", HTTP_KEY, HTTP_NO_BODY, data_begin, data_event, data_end, 0},
+    {"GET", "/api/runs/*", HTTP_KEY, HTTP_NO_BODY, data_begin, data_event, data_end, 0},
+};
+
+struct http_front dashboard_front(struct dashboard *d) {
+    return (struct http_front){.name = "dashboard", .route = routes, .n_routes = ARRAY_LEN(routes), .ctx = d};
+}
+
+enum status dashboard_attach(struct dashboard *d, struct http_server *s, struct err *e) {
+    return http_watch_fd(s, d->fd, on_done, d, e);
+}
+
+enum status dashboard_open(const char *runs_dir, struct dashboard **out, struct err *e) {
+    struct dashboard *d = xcalloc(1, sizeof *d);
+    *out = NULL;
+    d->last = &d->first;
+    d->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (d->fd < 0) {
+        free(d);
+        return FAIL(e, ST_IO, "eventfd: %s", strerror(errno));
+    }
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->more, NULL);
+    d->view = view_open(runs_dir);
+    const int wrong = pthread_create(&d->thread, NULL, read_runs, d);
+    ASSERT(wrong == 0);
+    *out = d;
+    return ST_OK;
+}
+
+static void free_all(struct dashboard_job *j) {
+    while (j) {
+        struct dashboard_job *next = j->next;
+        job_free(j);
+        j = next;
+    }
+}
+
+void dashboard_close(struct dashboard *d) {
+    if (!d) return;
+    pthread_mutex_lock(&d->lock);
+    d->end = true;
+    pthread_cond_signal(&d->more);
+    pthread_mutex_unlock(&d->lock);
+    pthread_join(d->thread, NULL);
+    free_all(d->first);
+    free_all(d->done);
+    view_close(d->view);
+    pthread_cond_destroy(&d->more);
+    pthread_mutex_destroy(&d->lock);
+    close(d->fd);
+    free(d);
+}

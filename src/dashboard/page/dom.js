@@ -1,0 +1,72 @@
+// Elements and data. All text of others enters by textContent, with control and direction characters made visible.
+
+const odd = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
+const odds = new RegExp(odd.source, 'g');
+
+// The text as one line of a table or a title shows it.
+export function visible(text) {
+  return String(text).replace(odds, (c) => '\u27e8' + c.charCodeAt(0).toString(16).padStart(4, '0') + '\u27e9');
+}
+
+// Adds a text to an element; odd characters stand in marks of their own.
+export function addText(parent, text, tag) {
+  const into = tag ? parent.appendChild(document.createElement(tag.split('.')[0])) : parent;
+  if (tag && tag.includes('.')) into.className = tag.split('.')[1];
+  if (!odd.test(text)) {
+    into.append(text);
+    return into;
+  }
+  let at = 0;
+  for (const m of text.matchAll(odds)) {
+    if (m.index > at) into.append(text.slice(at, m.index));
+    const mark = document.createElement('span');
+    mark.className = 'ctl';
+    mark.textContent = visible(m[0]);
+    into.append(mark);
+    at = m.index + 1;
+  }
+  into.append(text.slice(at));
+  return into;
+}
+
+// el('a', {href: ...}, child, ...): children are elements or texts. A function is a listener.
+export function el(name, attributes, ...children) {
+  const e = document.createElement(name);
+  for (const [k, v] of Object.entries(attributes || {})) {
+    if (v === null || v === undefined || v === false) continue;
+    if (typeof v === 'function') e.addEventListener(k, v);
+    else e.setAttribute(k, v === true ? '' : v);
+  }
+  for (const c of children.flat()) {
+    if (c === null || c === undefined) continue;
+    if (c instanceof Node) e.append(c);
+    else e.append(visible(c));
+  }
+  return e;
+}
+
+export function number(v, digits = 4) {
+  if (v === null || v === undefined) return '-';
+  return Number.isInteger(v) ? v.toLocaleString('en') : Number(v.toPrecision(digits)).toString();
+}
+
+export class Failure extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+// Data of the server; a key, where it asks for one, lasts as long as the tab.
+export async function data(path, query, signal) {
+  const q = new URLSearchParams();
+  for (const [k, v] of Object.entries(query || {})) if (v !== '' && v !== null && v !== undefined) q.set(k, v);
+  const key = sessionStorage.getItem('key');
+  const text = [...q].length ? '?' + q : '';
+  const r = await fetch('/api/runs' + path + text, {signal, headers: key ? {authorization: 'Bearer ' + key} : {}});
+  const body = await r.json();
+  if (!r.ok) throw new Failure(r.status, body.error ? body.error.message : r.statusText);
+  return body;
+}
+
+export const part = encodeURIComponent;

@@ -1,0 +1,290 @@
+/* The view of runs: what it reads, and runs that grow, are cut, are replaced or vanish between two calls. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/fs.h"
+#include "io/json.h"
+#include "io/jsonl.h"
+#include "rl/run/episodes.h"
+#include "rl/test_util.h"
+#include "rl/view/internal.h"
+#include "rl/view/view.h"
+
+/* A frame of four samples of one step; the text of sample 2 says so. */
+static void add_step(const char *run, int step, bool index) {
+    CLEANUP_STR struct str lines = STR_INIT, path = STR_INIT;
+    struct jsonl_writer *w;
+    struct episodes *x;
+    for (int i = 0; i < 4; i++)
+        str_addf(
+            &lines,
+            "{\"step\":%d,\"group\":0,\"sample\":%d,\"turn\":0,\"problem\":\"p<%d>\",\"text\":\"step %d \\\"sample\\\" "
+            "%d\",\"stop\":\"length\",\"tokens\":%d,\"reward\":{\"total\":%d.5},\"advantage\":%d,\"verdict\":"
+            "{\"outcome\":\"%s\",\"speedup\":%d},\"ids\":[1],\"logp\":[0]}\n",
+            step, i, i % 2, step, i, 10 + i, i, i - 2, i == 2 ? "compile_error" : "correct", step + i);
+    str_addf(&path, "%s/%s", run, TRACES_FILE);
+    CHECK(jsonl_append_open(path.p, &w, NULL, &err));
+    CHECK(jsonl_append(w, lines.p, lines.len, &err));
+    jsonl_append_close(w);
+    if (!index) return;
+    CHECK(episodes_open(run, &x, &err));
+    episodes_close(x);
+}
+
+static void put(const char *run, const char *name, const char *text) {
+    CLEANUP_FREE char *path = fs_join(run, name);
+    write_file(path, text);
+}
+
+static char *new_run(const char *name, int steps, bool index) {
+    CLEANUP_STR struct str metrics = STR_INIT;
+    char *run = fs_join(in_tmp("runs"), name);
+    CHECK(fs_mkdirs(run, &err));
+    put(run, "config.yaml", "seed: 1\n");
+    for (int i = 0; i < steps; i++) {
+        add_step(run, i, index);
+        str_addf(&metrics, "{\"step\":%d,\"reward/mean\":%d,\"time/total_s\":%s}\n", i, i * i, i == 1 ? "null" : "2.5");
+    }
+    put(run, "metrics.jsonl", str_c(&metrics));
+    return run;
+}
+
+static struct run_view *open_view(void) { return view_open(in_tmp("runs")); }
+
+static const struct view_query all = {.step_to = INT64_MAX,
+                                      .reward_min = (double)NAN,
+                                      .reward_max = (double)NAN,
+                                      .speedup_min = (double)NAN,
+                                      .speedup_max = (double)NAN,
+                                      .limit = 100};
+
+static json_t *parsed(const struct str *s) {
+    json_t *o;
+    CHECK(js_parse(s->p, s->len, "view", &o, &err));
+    return o;
+}
+
+/* The answer to a query; its rows as "step/sample " each are in *rows. */
+static int64_t episodes(struct run_view *v, const char *run, struct view_query q, struct str *rows, int64_t *cursor) {
+    CLEANUP_STR struct str out = STR_INIT;
+    size_t i;
+    json_t *row;
+    CHECK(view_episodes(v, run, &q, &out, &err));
+    CLEANUP_JSON json_t *o = parsed(&out);
+    json_array_foreach(json_object_get(o, "rows"), i, row) {
+        str_addf(rows, "%lld/%lld ", json_integer_value(json_object_get(row, "step")),
+                 json_integer_value(json_object_get(row, "sample")));
+    }
+    const json_t *next = json_object_get(o, "cursor");
+    if (cursor) *cursor = json_is_null(next) ? 0 : json_integer_value(next);
+    return json_integer_value(json_object_get(o, "matches"));
+}
+
+static void assert_rows(struct run_view *v, const char *run, struct view_query q, const char *expected) {
+    CLEANUP_STR struct str rows = STR_INIT;
+    (void)episodes(v, run, q, &rows, NULL);
+    assert_string_equal(str_c(&rows), expected);
+}
+
+static void filters_and_order(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("filters", 3, true);
+    struct run_view *v = open_view();
+    struct view_query q = all;
+    assert_rows(v, "filters", q, "2/3 2/2 2/1 2/0 1/3 1/2 1/1 1/0 0/3 0/2 0/1 0/0 ");
+    q.step_from = q.step_to = 1;
+    assert_rows(v, "filters", q, "1/3 1/2 1/1 1/0 ");
+    q.problem = "p<1>";
+    assert_rows(v, "filters", q, "1/3 1/1 ");
+    q.problem = "p<2>";
+    assert_rows(v, "filters", q, "");
+    q = all;
+    q.outcome = "compile_error";
+    assert_rows(v, "filters", q, "2/2 1/2 0/2 ");
+    q = all;
+    q.sort = "speedup";
+    q.limit = 3;
+    assert_rows(v, "filters", q, "2/3 2/2 1/3 ");
+    q = all;
+    q.reward_min = 1.5;
+    q.reward_max = 2.5;
+    q.step_to = 0;
+    assert_rows(v, "filters", q, "0/2 0/1 ");
+    q = all;
+    q.role = "solver";
+    q.stop = "length";
+    CLEANUP_STR struct str rows = STR_INIT;
+    assert_int_equal(episodes(v, "filters", q, &rows, NULL), 12);
+    view_close(v);
+}
+
+/* Page by page, with and without a text, the same rows come as at once. */
+static void pages_of_rows(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("pages", 5, true);
+    struct run_view *v = open_view();
+    for (int with_text = 0; with_text < 2; with_text++) {
+        CLEANUP_STR struct str at_once = STR_INIT, by_page = STR_INIT;
+        struct view_query q = all;
+        if (with_text) q.text = "\"sample\" 2";
+        (void)episodes(v, "pages", q, &at_once, NULL);
+        q.limit = 3;
+        int turns = 0;
+        do {
+            (void)episodes(v, "pages", q, &by_page, &q.cursor);
+        } while (q.cursor > 0 && ++turns < 100);
+        assert_string_equal(by_page.p, at_once.p);
+        if (with_text) assert_string_equal(at_once.p, "4/2 3/2 2/2 1/2 0/2 ");
+    }
+    view_close(v);
+}
+
+static void one_answer(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("one", 3, true);
+    CLEANUP_STR struct str out = STR_INIT, group = STR_INIT, best = STR_INIT;
+    struct run_view *v = open_view();
+    CHECK(view_episode(v, "one", 1, 0, 2, 0, NULL, &out, &err));
+    CLEANUP_JSON json_t *o = parsed(&out);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(o, "trace"), "text")), "step 1 \"sample\" 2");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(o, "row"), "problem")), "p<0>");
+    CHECK_FAILS(view_episode(v, "one", 1, 0, 4, 0, NULL, &out, &err), ST_IO, "no answer 1/0/4/0");
+    CHECK_FAILS(view_episode(v, "one", 1, 0, 2, 0, "critic", &out, &err), ST_IO, "no answer");
+    CHECK(view_group(v, "one", 2, 0, &group, &err));
+    CLEANUP_JSON json_t *g = parsed(&group);
+    assert_int_equal(json_array_size(json_object_get(g, "rows")), 4);
+    CHECK(view_best(v, "one", &best, &err));
+    CLEANUP_JSON json_t *b = parsed(&best);
+    assert_int_equal(json_array_size(json_object_get(b, "best")), 2); /* p<0>: 2/0, since 2/2 is wrong; p<1>: 2/3 */
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(json_object_get(b, "best"), 0), "sample")), 0);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(json_object_get(b, "best"), 1), "sample")), 3);
+    view_close(v);
+}
+
+static void series(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("series", 0, true);
+    CLEANUP_STR struct str lines = STR_INIT, out = STR_INIT, few = STR_INIT, csv = STR_INIT;
+    for (int i = 0; i < 1000; i++)
+        str_addf(&lines, "{\"step\":%d,\"a/b\":%d,\"=x\":1}\n", i, i == 377 ? 5000 : i == 611 ? -9 : 1);
+    put(run, "metrics.jsonl", lines.p);
+    struct run_view *v = open_view();
+    CHECK(view_metrics(v, "series", "a/b,none", 2000, &out, &err));
+    CLEANUP_JSON json_t *o = parsed(&out);
+    assert_int_equal(json_array_size(json_object_get(json_object_get(json_object_get(o, "series"), "a/b"), "value")),
+                     1000);
+    CHECK(view_metrics(v, "series", "a/b", 20, &few, &err)); /* no spike is lost */
+    assert_non_null(strstr(few.p, "5000"));
+    assert_non_null(strstr(few.p, "-9"));
+    CLEANUP_JSON json_t *f = parsed(&few);
+    assert_in_range(json_array_size(json_object_get(json_object_get(json_object_get(f, "series"), "a/b"), "value")), 10,
+                    20);
+    CHECK(view_csv(v, "series", NULL, &csv, &err));
+    assert_true(str_has_prefix(csv.p, "step,\"a/b\",\"'=x\"\n0,1,1\n1,1,1\n"));
+    view_close(v);
+}
+
+/* A run of a version without an index is read from its traces, and its index is taken when there is one. */
+static void without_an_index(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("old", 2, false), *index = fs_join(run, EPISODES_FILE);
+    struct run_view *v = open_view();
+    assert_rows(v, "old", all, "1/3 1/2 1/1 1/0 0/3 0/2 0/1 0/0 ");
+    assert_false(fs_is_file(index)); /* nothing is written */
+    add_step(run, 2, false);
+    struct view_query last = all;
+    last.limit = 1;
+    assert_rows(v, "old", last, "2/3 ");
+    add_step(run, 3, true);
+    assert_rows(v, "old", last, "3/3 ");
+    view_close(v);
+}
+
+static void runs_that_change(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("changes", 3, true), *index = fs_join(run, EPISODES_FILE),
+                      *traces = fs_join(run, TRACES_FILE), *elsewhere = fs_join(in_tmp("elsewhere"), "secret");
+    CLEANUP_STR struct str out = STR_INIT;
+    struct run_view *v = open_view();
+    struct view_query last = all;
+    last.limit = 1;
+    assert_rows(v, "changes", last, "2/3 ");
+    /* a line that is being written is not there yet */
+    FILE *f = fopen(index, "a");
+    fputs("{\"frame\":99999,\"at\":0,\"by", f);
+    fclose(f);
+    assert_rows(v, "changes", last, "2/3 ");
+    /* resumed from step 1, and gone on with */
+    CHECK(fs_remove(index, &err));
+    CHECK(fs_remove(traces, &err));
+    add_step(run, 0, true);
+    assert_rows(v, "changes", all, "0/3 0/2 0/1 0/0 ");
+    add_step(run, 1, true);
+    assert_rows(v, "changes", last, "1/3 ");
+    /* the traces are cut below the index */
+    assert_int_equal(truncate(traces, 10), 0);
+    CHECK_FAILS(view_episode(v, "changes", 1, 0, 2, 0, NULL, &out, &err), ST_IO, "changed");
+    last.text = "sample";
+    assert_rows(v, "changes", last, "");
+    /* an index of rubbish, and one that turns back */
+    put(run, EPISODES_FILE, "rubbish\n");
+    assert_rows(v, "changes", all, "");
+    /* links lead nowhere */
+    CHECK(fs_mkdirs(in_tmp("elsewhere"), &err));
+    write_file(elsewhere, "{\"format\":\"episodes\",\"version\":1}\n");
+    CHECK(fs_remove(index, &err));
+    CHECK(fs_remove(traces, &err));
+    assert_int_equal(symlink(elsewhere, index), 0);
+    assert_rows(v, "changes", all, "");
+    CLEANUP_FREE char *moved = fs_join(in_tmp("elsewhere"), "run");
+    assert_int_equal(rename(run, moved), 0);
+    assert_int_equal(symlink(moved, run), 0);
+    CHECK_FAILS(view_run(v, "changes", &out, &err), ST_IO, "no run");
+    assert_int_equal(unlink(run), 0);
+    CHECK_FAILS(view_episodes(v, "changes", &all, &out, &err), ST_IO, "no run");
+    static const char *const names[] = {"", ".", "..", "../elsewhere/run", "a/b"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) CHECK_FAILS(view_run(v, names[i], &out, &err), ST_IO, "no run");
+    view_close(v);
+}
+
+static void many_runs(void **state) {
+    (void)state;
+    struct run_view *v = open_view();
+    char name[16];
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < 20; i++) { /* more than are held */
+            snprintf(name, sizeof name, "many%d", i);
+            if (turn == 0) free(new_run(name, 1, true));
+            assert_rows(v, name, all, "0/3 0/2 0/1 0/0 ");
+        }
+    CLEANUP_STR struct str list = STR_INIT, one = STR_INIT;
+    CHECK(view_runs(v, &list, &err));
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "\"many%d\"", i);
+        assert_non_null(strstr(list.p, name));
+    }
+    CHECK(view_run(v, "many3", &one, &err));
+    CLEANUP_JSON json_t *o = parsed(&one);
+    assert_int_equal(json_integer_value(json_object_get(o, "episodes")), 4);
+    assert_string_equal(json_string_value(json_object_get(o, "config")), "seed: 1\n");
+    assert_string_equal(json_string_value(json_object_get(o, "index")), "ok");
+    view_close(v);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(filters_and_order), cmocka_unit_test(pages_of_rows),
+        cmocka_unit_test(one_answer),        cmocka_unit_test(series),
+        cmocka_unit_test(without_an_index),  cmocka_unit_test(runs_that_change),
+        cmocka_unit_test(many_runs),
+    };
+    return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# kernelrl runs dashboard: what it answers, and its pages in Chromium with texts that try to be more than text.
+. "$(dirname "$0")/tap.bash"
+if ! command -v zstd >/dev/null || ! command -v curl >/dev/null; then
+    skip "the dashboard" "there is no zstd or no curl"
+    echo "1..$tap_n"
+    exit 0
+fi
+evil='<img src=x onerror="document.title=1+1">'
+run="$tmp/runs/$evil"
+mkdir -p "$run" "$tmp/secret"
+echo 'seed: 1' >"$run/config.yaml"
+echo 'seed: 2' >"$tmp/secret/config.yaml"
+ln -s "$tmp/secret" "$tmp/runs/link"
+# A metric, a problem, an answer and a message of that kind; an answer of one line of a megabyte; colours of a terminal.
+python3 - "$run" "$evil" <<'PY'
+import json, sys
+run, evil = sys.argv[1:]
+odd = evil + "</pre><script>document.title=1+1</script> \x1b[31mred\x1b[0m \u202eleft "
+lines = [{"step": 0, "group": 0, "sample": i, "turn": 0, "problem": evil, "text": t, "stop": "length", "tokens": 2,
+          "reward": {"total": i, evil: 1}, "advantage": i, "verdict": {"outcome": evil, "class": "C",
+          "passed_stage": "lint", "message": odd}, "ids": [1, 2], "logp": [-0.5, -3]}
+         for i, t in enumerate([odd + "\nint a;", odd + "\nint b;", odd + "x" * 1000000])]
+with open(run + "/lines", "w") as f:
+    f.writelines(json.dumps(x) + "\n" for x in lines)
+with open(run + "/metrics.jsonl", "w") as f:
+    f.writelines(json.dumps({"step": s, "reward/mean": s, "x/" + evil: s}) + "\n" for s in range(3))
+PY
+zstd -q "$run/lines" -o "$run/traces.jsonl.zst"
+
+"$KRL" runs dashboard --runs-dir "$tmp/runs" --port 0 >"$tmp/url" 2>"$tmp/log" &
+server=$!
+trap 'kill $server 2>/dev/null; rm -rf "$tmp"' EXIT
+for _ in $(seq 100); do
+    if [ -s "$tmp/url" ]; then break; fi
+    sleep 0.1
+done
+url=$(sed 's,/dashboard$,,' "$tmp/url")
+name=$(python3 -c 'import sys, urllib.parse; print(urllib.parse.quote(sys.argv[1], safe=""))' "$evil")
+get() { curl -s --max-time 20 "$url$1"; }
+status() { curl -s --max-time 20 -o /dev/null -w '%{http_code}' "${@:2}" "$url$1"; }
+
+check "the page allows no script but its own" sh -c "curl -si '$url/dashboard' |
+    grep -qi \"^content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'\""
+check "the run is listed, and the link is not" sh -c "curl -s '$url/api/runs' | grep -q 'onerror' && ! curl -s '$url/api/runs' | grep -q link"
+check "a link is no run" test "$(status /api/runs/link)" = 404
+check "a path is no run" test "$(status /api/runs/..%2Fsecret)" != 200
+check "nobody's page may ask in another name" test "$(status /api/runs -H 'Host: evil.example')" != 200
+check "nothing can be written" test "$(status /api/runs -X POST -d '{}')" = 405
+check "a bound that is no number is refused" test "$(status "/api/runs/$name/episodes?step_from=x")" = 400
+check "answers are counted" sh -c "curl -s '$url/api/runs/$name/episodes?limit=1' | grep -q '\"total\":3,\"matches\":3'"
+check "a search finds letters that JSON escapes" sh -c "curl -s -G '$url/api/runs/$name/episodes' --data-urlencode 'text=\"document.title=1+1\"' |
+    grep -o '\"sample\"' | wc -l | grep -qx 3"
+
+if ! command -v chromium >/dev/null; then
+    skip "pages in Chromium" "there is no chromium"
+else
+    shown() { # PLACE FILE: the page's elements, when it has asked for what it shows
+        HOME=$tmp timeout 60 chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --user-data-dir="$tmp/chromium" \
+            --virtual-time-budget=8000 --dump-dom "$url/dashboard$1" >"$2" 2>"$2.log"
+    }
+    clean() { # FILE TEXT: the page shows the text, and no text became an element
+        grep -qF "$2" "$1" && ! grep -q '<img' "$1" && [ "$(grep -o '<script' "$1" | wc -l)" = 1 ] && ! grep -q '<title>2' "$1"
+    }
+    n=0
+    for place in "|Runs" "#/$name/overview|reward/mean" "#/$name/metrics|x/&lt;img" "#/$name/episodes|3 shown" \
+        "#/$name/group/0/0|Side by side" "#/$name/episode/0/0/0/0?tokens=1|⟨202e⟩" "#/$name/episode/0/0/0/0?diff=0|<del>" \
+        "#/$name/episode/0/0/2/0|xxxxxxxx" "#/$name/best|No correct answer"; do
+        n=$((n + 1))
+        shown "${place%|*}" "$tmp/dom$n"
+        word=${place##*|}
+        check "in Chromium: ${place%|*}" clean "$tmp/dom$n" "$word"
+    done
+fi
+
+rm -rf "$run"
+check "a run that vanished is gone" test "$(status "/api/runs/$name")" = 404
+check "and the server goes on" test "$(get /api/runs)" = '{"runs":[]}'
+kill -TERM $server
+wait $server
+check "SIGTERM ends it well" test $? = 0
+echo "1..$tap_n"
