@@ -20,6 +20,7 @@
 #include "policy/find_model.h"
 #include "problem/problem.h"
 #include "tensor/backend.h"
+#include "tensor/formats.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -542,7 +543,7 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
               .expected = "cpu, cuda or cuda:N"),
     FLAG_CHOICE(A, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto", "Matrices are held and multiplied in it."),
-    FLAG_CHOICE(A, base_dtype, "base-dtype", "TYPE", "auto|bf16|fp8|nf4", "auto",
+    FLAG_CHOICE(A, base_dtype, "base-dtype", "TYPE", CHOICE_TEXT(BASE_DTYPE_LIST), "auto",
                 "The layers' matrices are held in it; auto is as the checkpoint has them."),
 };
 #undef A

@@ -7,6 +7,7 @@
 #include "bench/bench.h"
 #include "cli/cli.h"
 #include "io/json.h"
+#include "tensor/formats.h"
 
 static const struct {
     const char *name, *config;
@@ -217,7 +218,7 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(A, model, "model", "DIR", NULL, "The model in this folder."),
     FLAG_BOOL(A, random, "random-weights", "Of that folder only the shape is taken."),
     FLAG_CHOICE(A, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto", "Matrices are held and multiplied in it."),
-    FLAG_CHOICE(A, base_dtype, "base-dtype", "TYPE", "auto|bf16|fp8|nf4", "auto",
+    FLAG_CHOICE(A, base_dtype, "base-dtype", "TYPE", CHOICE_TEXT(BASE_DTYPE_LIST), "auto",
                 "The layers' matrices are held in it; auto is as the checkpoint has them.",
                 .of = "decode prefill train-lora rlstep"),
     FLAG_CHOICE(A, fast, "numerics", "HOW", "exact|fast", "exact", "Sums are made that way, as in `train`."),

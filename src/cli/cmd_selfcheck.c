@@ -29,6 +29,7 @@
 #include "io/safetensors.h"
 #include "model/model.h"
 #include "tensor/backend.h"
+#include "tensor/formats.h"
 #include "train/adamw.h"
 
 #define LR 1e-2
@@ -499,7 +500,7 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(A, device, "device", "NAME", "cpu", "The device: cpu, cuda or cuda:N.", .valid = backend_device_valid,
               .expected = "cpu, cuda or cuda:N"),
     FLAG_CHOICE(A, bf16, "dtype", "TYPE", "f32|bf16", "f32", "Matrices are held and multiplied in it."),
-    FLAG_CHOICE(A, base_dtype, "base-dtype", "TYPE", "auto|bf16|fp8|nf4", "auto",
+    FLAG_CHOICE(A, base_dtype, "base-dtype", "TYPE", CHOICE_TEXT(BASE_DTYPE_LIST), "auto",
                 "The layers' matrices are held in it; auto is as the folder has them."),
     FLAG_TEXT(A, measure, "measure", "FILE", NULL,
               "Differences are written to FILE, as lines of JSON; no limit is held against them."),

@@ -20,6 +20,7 @@
 #include "policy/find_model.h"
 #include "serve/serve.h"
 #include "tensor/backend.h"
+#include "tensor/formats.h"
 #include "tinker/tinker.h"
 
 enum { MAX_LIST = 256 };
@@ -118,7 +119,7 @@ static const struct args_flag flags[] = {
     FLAG_CHOICE(O, dtype, "dtype", "TYPE", "auto|f32|bf16", "auto",
                 "Matrices are held and multiplied in it; auto is bf16 from 100 million parameters on where the device "
                 "has it."),
-    FLAG_CHOICE(O, base_dtype, "base-dtype", "TYPE", "auto|bf16|fp8|nf4", "auto",
+    FLAG_CHOICE(O, base_dtype, "base-dtype", "TYPE", CHOICE_TEXT(BASE_DTYPE_LIST), "auto",
                 "The layers' matrices are held in it: fp8 and nf4 mean the bf16 matrices that they decode to, auto is "
                 "as the checkpoint has them."),
     FLAG_INT(O, kv_memory, "kv-memory", "BYTES", 0, INT64_MAX, "a quarter of what is free",

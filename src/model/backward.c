@@ -17,7 +17,7 @@ static void head_backward16(struct model *m, const struct train_batch *b, const 
             struct tensor hc = act_full(m, w->hc, n, D), lg = tensor_full(w->logits, n, V);
             be->gather_rows(be, hc, hn, b->rows + j);
             model_wanted_logits(m, j, lg, hc);
-            be->logprob_grad16(be, dl_of(m, j, n), lg, b->targets + j, w->ones);
+            fused_logits_grad(be, dl_of(m, j, n), lg, b->targets + j, w->ones);
         }
         struct tensor hs = act_full(m, w->hs, rows, D);
         be->gather_scaled(be, hs, hn, b->rows + i, g + i);
@@ -46,7 +46,7 @@ static void head_backward(struct model *m, const struct train_batch *b, const fl
         struct tensor lg = tensor_full(logits_of(w, i, V), n, V);
         be->gather_rows(be, hc, hn, b->rows + i);
         if (!w->keep_logits) model_wanted_logits(m, i, lg, hc);
-        be->logprob_grad(be, lg, b->targets + i, g + i);
+        fused_logits_grad(be, lg, lg, b->targets + i, g + i);
         lora_backward(m, behind, LORA_OF_HN, lg, model_head_xa(m, i), dt);
         lora_dx(m, behind, LORA_OF_HN, dhc, lg, &m->head, dt);
         be->scatter_add_rows(be, dh, dhc, b->rows + i, NULL);

@@ -403,7 +403,7 @@ static void test_bad_configs(void **state) {
         {SHAPE(",\"quantization_config\":{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true}"), NULL,
          "bnb_4bit_quant_type: \"fp4\"", false},
         {SHAPE(FP8), "nf4", "base_dtype: the checkpoint is in fp8", false},
-        {SHAPE(""), "int3", "base_dtype: expected auto, bf16, fp8 or nf4, got \"int3\"", false},
+        {SHAPE(""), "int3", "base_dtype: expected auto|bf16|fp8|nf4, got \"int3\"", false},
         {SHAPE(""), "nf4", "base_dtype: training all parameters", true},
         {SHAPE(NF4), NULL, "base_dtype: training all parameters", true},
     };

@@ -374,11 +374,8 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
         if (!w->dhn) continue;
         /* What backward needs of these logits is d logp / d hn, and of a head that is trained d logp / d logits: g
          * scales them. The logits are not computed again. */
-        struct tensor dhn = tensor_full(w->dhn + i * D, n, D), dl = lg;
-        if (w->dl)
-            be->logprob_grad16(be, dl = dl_of(m, i, n), lg, b->targets + i, w->ones);
-        else
-            be->logprob_grad(be, lg, b->targets + i, w->ones);
+        struct tensor dhn = tensor_full(w->dhn + i * D, n, D), dl = w->dl ? dl_of(m, i, n) : lg;
+        fused_logits_grad(be, dl, lg, b->targets + i, w->ones);
         lora_backward(m, m->cfg.L, LORA_OF_HN, dl, NULL, model_head_dt(m, i));
         lora_dx(m, m->cfg.L, LORA_OF_HN, dhn, dl, &m->head, model_head_dt(m, i));
     }

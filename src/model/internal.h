@@ -432,8 +432,8 @@ static inline struct tensor act_full(const struct model *m, void *p, int64_t row
     return tensor_of(p, m->act, rows, cols);
 }
 
-/* Whether the gradient of the logits is made in bfloat16, in forward and without its factor g (train_space.dl). */
-static inline bool head_in_16(const struct model *m) { return m->be->logprob_grad16 && m->act == DT_BF16; }
+/* True: the gradient of the logits is made in bfloat16, in forward and without its factor g (train_space.dl). */
+static inline bool head_in_16(const struct model *m) { return fused_logits_grad_type(m->be, m->act) == DT_BF16; }
 /* Wanted rows whose part of dl is there together. Of a head that is trained they are more than a chunk: each run adds
  * to the gradient of all its weights. */
 static inline int64_t head_run(const struct model *m) { return m->ts.chunk * (m->ts.full && head_in_16(m) ? 4 : 1); }

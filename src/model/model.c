@@ -63,7 +63,8 @@ static enum status choose_formats(struct model *m, const struct model_options *o
     const int named = format_find(want);
     const bool codes = named >= 0 && format_is_coded((enum weight_format)named), decoded = strcmp(want, "bf16") == 0;
     if (!codes && !decoded && strcmp(want, "auto") != 0)
-        return FAIL(e, ST_INVALID, "%s: base_dtype: expected auto, bf16, fp8 or nf4, got \"%s\"", where, want);
+        return FAIL(e, ST_INVALID, "%s: base_dtype: expected %s, got \"%s\"", where, CHOICE_TEXT(BASE_DTYPE_LIST),
+                    want);
     TRY(coded_config(m->config, where, &m->in_file, e));
     m->codes = decoded ? FORMAT_F32 : codes ? (enum weight_format)named : m->in_file;
     if (codes && m->in_file != FORMAT_F32 && m->in_file != m->codes)

@@ -48,11 +48,11 @@ struct model_options {
     /* The base will not be trained: a bf16 model is then held in bf16 alone, two bytes a parameter, rounded from what
      * the file holds. Otherwise its float32 values stay beside the packed ones. */
     bool frozen;
-    /* How matrices of the layers are held when the base is frozen (tensor/formats.h): "fp8" or "nf4", whose codes are
-     * made as the checkpoint is read, where they are not there already; "bf16": without codes, those of a checkpoint
-     * being decoded; "auto" (NULL too): as the checkpoint has them. Codes mean the bf16 matrix that decoding gives, and
-     * every result has the bits that it would have with that one. ST_INVALID: other codes than the checkpoint's; a base
-     * that is to be trained. */
+    /* How matrices of the layers are held when the base is frozen (BASE_DTYPE_LIST in tensor/formats.h): a format in
+     * codes, which are made as the checkpoint is read, where they are not there already; "bf16": without codes, those
+     * of a checkpoint being decoded; "auto" (NULL too): as the checkpoint has them. Codes mean the bf16 matrix that
+     * decoding gives, and every result has the bits that it would have with that one. ST_INVALID: other codes than the
+     * checkpoint's; a base that is to be trained. */
     const char *base_dtype;
     /* Most bytes model_forward and model_backward take for activations. What does not fit is recomputed in the backward
      * pass, layer by layer, with the same bits. 0: as many bytes as the weights take and 1 GB, at least 2 GB; less when
@@ -82,7 +82,7 @@ void model_set_name(struct model *m, const char *name);
 struct backend *model_backend(const struct model *m);
 const struct model_config *model_cfg(const struct model *m);
 const char *model_dtype(const struct model *m); /* "f32" or "bf16": what the products compute in */
-/* "fp8" or "nf4": what codes the base is held in; NULL: none. */
+/* The format of the codes that the base is held in, by its name in tensor/formats.h; NULL: it is in none. */
 const char *model_base_codes(const struct model *m);
 /* What a model holds, in bytes. */
 struct model_memory {

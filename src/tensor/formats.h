@@ -7,15 +7,19 @@
 #ifndef KERNELRL_TENSOR_FORMATS_H
 #define KERNELRL_TENSOR_FORMATS_H
 
+#include "base/choice.h"
 #include "base/pool.h"
+
+/* The formats in codes. FP8 is E4M3: a byte a weight, and a scale for each 128 x 128 weights. NF4 is bitsandbytes' 4
+ * bits: blocks of 64 weights, whose scales are 8 bits with scales of their own. */
+#define CODED_FORMAT_LIST(X) X(FORMAT_FP8, fp8) X(FORMAT_NF4, nf4)
+/* What the option base_dtype may say. */
+#define BASE_DTYPE_LIST(X) X(BASE_AUTO, auto) X(BASE_BF16, bf16) CODED_FORMAT_LIST(X)
 
 enum weight_format {
     FORMAT_F32,  /* float32 values, and packed copies where products want them */
     FORMAT_BF16, /* two bytes a weight */
-    /* From here on: in codes. */
-    FORMAT_FP8, /* E4M3: a byte a weight, and a scale for each 128 x 128 weights */
-    FORMAT_NF4, /* bitsandbytes' 4 bits: blocks of 64 weights, whose scales are 8 bits with scales of their own */
-    FORMAT_COUNT
+    CHOICE_ENUM(CODED_FORMAT_LIST) FORMAT_COUNT
 };
 
 enum { FP8_BLOCK = 128, NF4_BLOCK = 64, NF4_NESTED = 256, NF4_CODES = 16, NF4_SCALES = 256 };
@@ -38,7 +42,7 @@ struct coded_matrix {
     void *own; /* freed by coded_release; NULL: all is borrowed */
 };
 
-static inline bool format_is_coded(enum weight_format f) { return f >= FORMAT_FP8; }
+static inline bool format_is_coded(enum weight_format f) { return f > FORMAT_BF16; }
 
 struct format {
     const char *name;

@@ -36,6 +36,9 @@ static void test_table(void **state) {
         assert_int_equal(format_is_coded((enum weight_format)f), x->decode != NULL);
         assert_int_equal(x->trainable, f == FORMAT_F32);
     }
+    static const char *const choices[] = {CHOICE_NAMES(BASE_DTYPE_LIST)};
+    for (int f = FORMAT_BF16; f < FORMAT_COUNT; f++)
+        assert_string_equal(choices[f], format_of((enum weight_format)f)->name);
     /* Bytes a weight of a large matrix, as published: 1.0002 and 0.5159. */
     const double n = 18944.0 * 3584;
     assert_true(fabs((double)format_of(FORMAT_FP8)->bytes(18944, 3584) / n - 1.0002) < 1e-4);

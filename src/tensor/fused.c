@@ -53,6 +53,18 @@ void fused_norm_back(struct backend *be, struct tensor dx, struct tensor y, stru
     be->rmsnorm_grad(be, dx, dgain, dy, x, gain, eps, true);
 }
 
+enum dtype fused_logits_grad_type(const struct backend *be, enum dtype act) {
+    return be->logprob_grad16 && act == DT_BF16 ? DT_BF16 : DT_F32;
+}
+
+void fused_logits_grad(struct backend *be, struct tensor dl, struct tensor logits, const int32_t *targets,
+                       const float *g) {
+    if (dl.dt == DT_BF16)
+        be->logprob_grad16(be, dl, logits, targets, g);
+    else
+        be->logprob_grad(be, logits, targets, g);
+}
+
 bool fused_lora_splits(const struct backend *be, enum dtype act) { return be->lora_down && act == DT_BF16; }
 
 void fused_lora_down(struct backend *be, struct tensor t, struct tensor x, const struct weight *a, float scale) {

@@ -23,6 +23,13 @@ enum dtype fused_norm_dy(const struct backend *be, enum dtype act);
 void fused_norm_back(struct backend *be, struct tensor dx, struct tensor y, struct tensor dy, struct tensor x,
                      const float *gain, float eps, float *dgain);
 
+/* d logp / d logits times g, which is made where the logits are and in their type, or in an array beside them: dl is
+ * that array where fused_logits_grad_type is bfloat16, and `logits` elsewhere. Logits are undefined afterwards. act is
+ * the type of activations. */
+enum dtype fused_logits_grad_type(const struct backend *be, enum dtype act);
+void fused_logits_grad(struct backend *be, struct tensor dl, struct tensor logits, const int32_t *targets,
+                       const float *g);
+
 /* LoRA of sites that read the same x: t = scale x A^T, [T, n*R]; then each site's y += t_i B_i^T, t_i being columns
  * [i*R, (i+1)*R). fused_lora_splits: true where the first half may run beside the base's product with x. It is asked
  * for in front of that product then. */

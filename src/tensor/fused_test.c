@@ -277,6 +277,15 @@ static void own_lora_dt(struct backend *b, struct tensor dt, struct tensor dy, c
     (void)b, (void)scale;
     called('9', dt.data, dy.data, w);
 }
+static void core_logits_grad(struct backend *b, struct tensor logits, const int32_t *targets, const float *g) {
+    (void)b, (void)logits, (void)targets, (void)g;
+    called('e', NULL, NULL, NULL);
+}
+static void own_logits_grad(struct backend *b, struct tensor dl, struct tensor logits, const int32_t *targets,
+                            const float *g) {
+    (void)b, (void)g;
+    called('E', dl.data, logits.data, targets);
+}
 static void own_weights_pack(struct backend *b, struct weight *const *w, int n) {
     (void)b, (void)n;
     called('P', w, NULL, NULL);
@@ -291,6 +300,7 @@ static const struct backend core = {.linear = core_linear,
                                     .kv_write = core_kv_write,
                                     .rmsnorm = core_rmsnorm,
                                     .rmsnorm_grad = core_rmsnorm_grad,
+                                    .logprob_grad = core_logits_grad,
                                     .weight_pack = core_pack};
 
 static void expect(const char *what, const char *want, const void *a, const void *b, const void *c) {
@@ -330,6 +340,10 @@ static void each_block(struct backend *b, enum dtype dt, bool own) {
     assert_int_equal(fused_norm_dy(b, dt), own ? DT_BF16 : DT_F32);
     fused_norm_back(b, p, q, r, s, NULL, 0, NULL);
     EXPECT("5", "nN", p.data, q.data, r.data);
+    assert_int_equal(fused_logits_grad_type(b, dt), own ? DT_BF16 : DT_F32);
+    const int32_t targets[T] = {0};
+    fused_logits_grad(b, own ? p : tensor_of(memory, DT_F32, T, N), q, targets, NULL);
+    EXPECT("E", "e", p.data, q.data, targets);
     assert_int_equal(fused_lora_splits(b, dt), own);
     fused_lora_down(b, p, q, &w, 1);
     EXPECT("6", "la", q.data, &w, p.data);
@@ -350,7 +364,7 @@ static void test_which_op(void **state) {
     all.linear_add = own_linear_add, all.linear_swiglu = own_linear_swiglu, all.rope_kv = own_rope_kv;
     all.swiglu_both = own_swiglu_both, all.rmsnorm_back = own_norm_back, all.lora_down = own_lora_down;
     all.lora_up = own_lora_up, all.lora_swiglu = own_lora_swiglu, all.lora_dt = own_lora_dt;
-    all.weights_pack = own_weights_pack;
+    all.weights_pack = own_weights_pack, all.logprob_grad16 = own_logits_grad;
     each_block(&none, DT_F32, false);
     each_block(&none, DT_BF16, false);
     each_block(&all, DT_F32, false);

@@ -4,6 +4,7 @@
 
 #include "rl/options/sampler_keys.h"
 #include "tensor/backend.h"
+#include "tensor/formats.h"
 #include "text/chat.h"
 
 #define ADAM_KEYS(S)                                                                                     \

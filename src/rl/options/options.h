@@ -45,8 +45,8 @@ enum precision { CHOICE_ENUM(PRECISION_LIST) };
 enum numerics { CHOICE_ENUM(NUMERICS_LIST) };
 #define DTYPE_LIST(X) X(DTYPE_AUTO, auto) X(DTYPE_OF_F32, f32) X(DTYPE_OF_BF16, bf16)
 enum dtype_choice { CHOICE_ENUM(DTYPE_LIST) };
-#define BASE_DTYPE_LIST(X) X(BASE_AUTO, auto) X(BASE_BF16, bf16) X(BASE_FP8, fp8) X(BASE_NF4, nf4)
-enum base_dtype_choice { CHOICE_ENUM(BASE_DTYPE_LIST) };
+/* The first two of BASE_DTYPE_LIST (tensor/formats.h); the others are formats in codes. */
+enum base_dtype_choice { BASE_AUTO, BASE_BF16 };
 #define EXPERT_FILES_LIST(X) X(FILES_AUTO, auto) X(FILES_EACH, each) X(FILES_FUSED, fused)
 enum expert_files_choice { CHOICE_ENUM(EXPERT_FILES_LIST) }; /* the values of enum expert_files in model.h */
 #define SAVED_LIST(X) X(SAVED_BF16, bf16) X(SAVED_F32, f32)

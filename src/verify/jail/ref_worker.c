@@ -197,8 +197,14 @@ void refworker_close(struct refworker *w) {
 }
 
 enum status refworker_restart(struct refworker *w, struct err *e) {
-    refworker_close(w);
-    return start(w, e);
+    /* The same Python has started before. What ends it now, such as a killer of processes that is short of memory, may
+     * not be there a moment later. */
+    enum status st = ST_WORKER;
+    for (int i = 0; i < 3 && st == ST_WORKER; i++) {
+        refworker_close(w);
+        st = start(w, e);
+    }
+    return st;
 }
 
 enum status refworker_open(struct refworker *w, const char *python, int threads, enum worker_role role,

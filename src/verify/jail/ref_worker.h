@@ -32,7 +32,7 @@ struct refworker {
  * zygote; ST_SANDBOX where the jail is weak. NULL: references are trusted. */
 enum status refworker_open(struct refworker *w, const char *python, int threads, enum worker_role role,
                            const struct jail *jail, struct err *e) MUST_USE;
-/* Kills it and starts it again with the same Python. */
+/* Kills it and starts it again with the same Python; one that ends while it starts is started up to three times. */
 enum status refworker_restart(struct refworker *w, struct err *e) MUST_USE;
 void refworker_close(struct refworker *w);
 

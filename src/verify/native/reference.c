@@ -188,12 +188,13 @@ static enum status connect_once(struct references *r, struct reference *p, struc
     return ST_OK;
 }
 
-/* Makes one request. When the worker was lost, it is restarted, everything is said again, and the request is made a
- * second time. q NULL: only connects. */
+/* Makes one request. When the worker was lost, it is restarted, everything is said again, and the request is made
+ * again, up to three times in all: the first loss may be an old one that nobody has noticed yet. q NULL: only connects.
+ */
 static enum status ask(struct references *r, struct reference *p, const struct str *q, double timeout_s, json_t **reply,
                        struct err *e) {
     enum status st = ST_OK;
-    for (int attempt = 0; attempt < 2; attempt++) {
+    for (int attempt = 0; attempt < 3; attempt++) {
         st = connect_once(r, p, e);
         if (st == ST_OK && q) st = refworker_call(r->worker, q, -1, timeout_s, reply, e);
         if (st != ST_WORKER) return st;
