@@ -9,7 +9,7 @@ from tinker_cookbook import renderers
 from tinker_cookbook.rl.types import Env, EnvGroupBuilder, RLDataset, RLDatasetBuilder, StepResult
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 
-from kernelrl import AsyncClient, tasks
+from kernelrl import tasks
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,9 @@ class KernelEnv(Env):
     async def step(self, action: List[int], *, extra: Any = None) -> StepResult:
         """Judges the answer. Raises NoVerdict where the verdict is missing."""
         message, _ = self.renderer.parse_response(action)
-        many = AsyncClient(tasks.client_at(self.server.url, self.server.key), 1)
+        many = tasks.async_client_at(self.server.url, self.server.key)
         reply = renderers.get_text_content(message)
         job = await many.verify(self.problem, reply, extract=True, tokens=len(action), **dict(self.server.fields))
-        many.close()
         return StepResult(
             reward=tasks.paid(job),
             episode_done=True,

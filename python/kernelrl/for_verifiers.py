@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import verifiers.v1 as vf
 
-from kernelrl import AsyncClient, tasks
+from kernelrl import tasks
 
 
 class KernelTaskConfig(vf.TaskConfig):
@@ -32,9 +32,8 @@ class KernelTask(vf.Task[KernelData, vf.State, KernelTaskConfig]):
     @vf.reward(weight=1.0)
     async def kernelrl(self, trace: vf.Trace) -> float:
         """Raises where there is no verdict: the rollout counts as failed then, and not as bad."""
-        many = AsyncClient(tasks.client_at(self.config.url, self.config.key), 1)
+        many = tasks.async_client_at(self.config.url, self.config.key)
         job = await many.verify(self.data.problem, trace.last_reply, extract=True, **self.config.fields)
-        many.close()
         reward = tasks.paid(job)
         trace.info["kernelrl"] = job["verdict"]
         for name, value in tasks.numbers(job).items():

@@ -4,7 +4,7 @@ import functools
 import os
 from typing import Any, Dict, Iterator, Optional, Sequence
 
-from kernelrl import Client, Job, reward_of
+from kernelrl import AsyncClient, Client, Job, reward_of
 
 
 class NoVerdict(Exception):
@@ -16,6 +16,12 @@ def client_at(url: Optional[str] = None, key: Optional[str] = None) -> Client:
     """The client of a server; unless said, of KERNELRL_URL with KERNELRL_API_KEY."""
     url = url or os.environ.get("KERNELRL_URL", "http://127.0.0.1:8000")
     return Client(url, key or os.environ.get("KERNELRL_API_KEY"))
+
+
+@functools.lru_cache(maxsize=None)
+def async_client_at(url: Optional[str] = None, key: Optional[str] = None) -> AsyncClient:
+    """The same to be awaited, shared by all who ask for it."""
+    return AsyncClient(client_at(url, key))
 
 
 def rows(
