@@ -263,9 +263,10 @@ static void write_coded(const char *dir, enum weight_format format, edit_fn *edi
 static void test_files(void **state) {
     (void)state;
     plain_model(in_tmp("plain"));
-    for (int f = FORMAT_FP8; f < FORMAT_COUNT; f++) {
-        const char *name = format_of((enum weight_format)f)->name;
-        write_coded(in_tmp("coded"), (enum weight_format)f, NULL);
+    static const enum weight_format in_files[] = {FORMAT_FP8, FORMAT_NF4};
+    for (size_t i = 0; i < ARRAY_LEN(in_files); i++) {
+        const char *name = format_of(in_files[i])->name;
+        write_coded(in_tmp("coded"), in_files[i], NULL);
         struct model *m = load(in_tmp("coded"), "bf16", NULL);
         int64_t n, n_want;
         float *got = results(m, &n);
@@ -403,7 +404,7 @@ static void test_bad_configs(void **state) {
         {SHAPE(",\"quantization_config\":{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true}"), NULL,
          "bnb_4bit_quant_type: \"fp4\"", false},
         {SHAPE(FP8), "nf4", "base_dtype: the checkpoint is in fp8", false},
-        {SHAPE(""), "int3", "base_dtype: expected auto|bf16|fp8|nf4, got \"int3\"", false},
+        {SHAPE(""), "int3", "base_dtype: expected auto|bf16|", false},
         {SHAPE(""), "nf4", "base_dtype: training all parameters", true},
         {SHAPE(NF4), NULL, "base_dtype: training all parameters", true},
     };
