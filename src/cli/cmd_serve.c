@@ -345,11 +345,12 @@ static enum status attach(const struct served *s, struct http_server *http, stru
 }
 
 static enum status serve_with(const struct served *s, const struct serve_command_options *o, struct err *e) {
-    struct http_front front[3];
+    struct http_front front[4];
     size_t n = 0;
     if (s->model) front[n++] = serve_front(s->model);
     if (s->tinker) front[n++] = tinker_front(s->tinker);
     if (s->verify) front[n++] = verdicts_front(serve_verify_service(s->verify));
+    if (s->verify) front[n++] = verdicts_gyms_front(serve_verify_service(s->verify));
     struct http_options h = {.host = o->host,
                              .port = o->port,
                              .keys = o->keys.item,
