@@ -86,7 +86,7 @@ static void routes_and_codes(void **state) {
         {"/dashboard", "default-src 'none'; script-src 'self'", 200},
         {"/dashboard/app.js", "text/javascript", 200},
         {"/dashboard/none.js", "no such file", 404},
-        {"/dashboard/../../etc/passwd", "malformed", 400},
+        {"/dashboard/../../etc/passwd", "the request line is malformed", 400},
         {"/api/runs", "\"name\":\"one\",\"state\":\"stopped\",\"error\":null,\"steps\":2", 200},
         {"/api/runs/one", "\"metrics\":{\"a/b\":7}", 200},
         {"/api/runs/one/metrics?names=a/b", "\"value\":[1,7]", 200},
@@ -103,7 +103,8 @@ static void routes_and_codes(void **state) {
         {"/api/runs/one/best", "\"best\":[]", 200},
         {"/api/runs/one/nothing", "nothing of that name", 404},
         {"/api/runs/two", "no run", 404},
-        {"/api/runs/..%2Fone", "no run", 404},
+        {"/api/runs/..%2Fone", "malformed", 400},
+        {"/api/runs/.one", "no run", 404},
         {"/api/runs/a/b/c/d/e/f/g/h/i/j/k", "", 404},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
