@@ -2,7 +2,7 @@
  * read of a result is the same when it is written and read again; a request has only tensors that are whole. */
 #include <string.h>
 
-#include "tinker/wire.h"
+#include "wire/wire.h"
 
 enum { MOST = 1 << 20 };
 

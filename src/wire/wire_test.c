@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "tinker/proto.h"
-#include "tinker/wire.h"
+#include "wire/proto.h"
+#include "wire/wire.h"
 
 static struct arena memory;
 static struct err e;
