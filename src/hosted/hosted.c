@@ -119,10 +119,14 @@ static enum status open_sampler(struct hosted *h, const char *path, char **out, 
 
 static const char *given(const char *text) { return text && *text ? text : NULL; }
 
+const char *hosted_address(const char *base_url) {
+    const char *url = given(base_url) ? base_url : given(getenv("TINKER_BASE_URL"));
+    return url ? url : hosted_service;
+}
+
 static enum status find_server(const struct hosted_options *o, struct link_options *l, struct err *e) {
-    const char *url = given(o->base_url), *from = given(o->key_env), *key = given(getenv(from ? from : "TINKER_API_KEY"));
-    if (!url) url = given(getenv("TINKER_BASE_URL"));
-    if (!url) url = hosted_service;
+    const char *url = hosted_address(o->base_url), *from = given(o->key_env);
+    const char *key = given(getenv(from ? from : "TINKER_API_KEY"));
     if (!key && from) return FAIL(e, ST_CONFIG, "api_key_env: the variable %s is not set", from);
     if (!key && url == hosted_service)
         return FAIL(e, ST_CONFIG, "TINKER_API_KEY is not set: it holds the key for %s; TINKER_BASE_URL names another "
@@ -502,7 +506,7 @@ static void hand_out(const struct datum *d, int n, const float *logp) {
 
 /* Of a text its log-probabilities under the weights that the model began with: a sampler's, as it prefills them. */
 static enum status forward_reference(struct hosted *h, const struct datum *d, int n, float *logp, struct err *e) {
-    if (!h->reference) TRY(open_sampler(h, h->o.path, &h->reference, e));
+    if (!h->reference) TRY(open_sampler(h, h->o.reference, &h->reference, e));
     struct arena a = ARENA_INIT;
     struct request *r = arena_array(&a, struct request, n);
     struct asked *q = arena_array(&a, struct asked, n);

@@ -16,6 +16,7 @@ struct hosted_options {
     const char *key_env;         /* variable of the key; NULL or "": TINKER_API_KEY */
     const char *model;           /* as the server calls it */
     const char *path;            /* tinker://RUN/KIND/NAME to begin with, or NULL */
+    const char *reference;       /* likewise, of the weights that hosted_forward() compares with; NULL: the model's */
     bool trains;                 /* false: it samples alone */
     bool moments;                /* of one that trains and begins with a path: the optimizer's state comes from there */
     int rank;                    /* of a new adapter */
@@ -27,6 +28,8 @@ struct hosted_options {
     const volatile bool *cancel; /* as in link.h */
 };
 struct hosted;
+/* The address that a base_url stands for: NULL or "" as above. Borrowed. */
+const char *hosted_address(const char *base_url);
 /* Begins a session, and makes the model or loads it. ST_CONFIG, ST_IO: as link_run. */
 enum status hosted_open(const struct hosted_options *o, struct hosted **out, struct err *e) MUST_USE;
 void hosted_close(struct hosted *h); /* ends the session; NULL is fine */

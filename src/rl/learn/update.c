@@ -50,8 +50,8 @@ static const float *repeated(float x, int64_t n, struct arena *memory) {
     return a;
 }
 
-/* The samples that train, as datums; they live in the learner's arena until the update ends. */
-static struct datum *datums_of(const struct learner *l, const struct train_options *o, struct sample_group *const *groups,
+/* The samples that train, as datums; they live in the pupil's arena until the update ends. */
+static struct datum *datums_of(const struct pupil *l, const struct train_options *o, struct sample_group *const *groups,
                                int n, int64_t tokens, int samples) {
     struct arena *memory = l->datums;
     struct datum *d = arena_array(memory, struct datum, samples);
@@ -99,7 +99,7 @@ static int count_samples(const struct train_options *o, struct sample_group *con
 }
 
 /* Log-probabilities of all samples that train: of the reference into ref_logp of the episodes, or into old_logp. */
-static enum status score(const struct learner *l, const struct train_options *o, struct sample_group *const *groups,
+static enum status score(const struct pupil *l, const struct train_options *o, struct sample_group *const *groups,
                          int n, bool reference, struct err *e) {
     int64_t tokens;
     const int samples = count_samples(o, groups, n, &tokens);
@@ -114,7 +114,7 @@ static enum status score(const struct learner *l, const struct train_options *o,
             d[at] = datum_of(groups[i], ep, l->datums);
             d[at++].logp = *to;
         }
-    return learner_forward(l, reference, d, samples, e);
+    return pupil_forward(l, reference, d, samples, e);
 }
 
 /* KL in the reward: A_t += coef * sum over u >= t of discount^(u-t) * (mean of d - d_u), d = logp - ref at the start of
@@ -149,7 +149,7 @@ static void kl_into_advantages(const struct train_options *o, struct sample_grou
 }
 
 /* What the samples are compared with, beside the model itself. */
-static enum status compare_with(const struct learner *l, const struct train_options *o,
+static enum status compare_with(const struct pupil *l, const struct train_options *o,
                                 struct sample_group *const *groups, int n, struct err *e) {
     bool stale = false;
     for (int i = 0; i < n; i++) stale |= groups[i]->stale > 0;
@@ -161,15 +161,15 @@ static enum status compare_with(const struct learner *l, const struct train_opti
 }
 
 /* One optimizer step on the groups. first: nothing has been updated since they were sampled. */
-static enum status minibatch(const struct learner *l, const struct train_options *o, struct sample_group *const *groups,
+static enum status minibatch(const struct pupil *l, const struct train_options *o, struct sample_group *const *groups,
                              int n, bool first, int64_t *opt_step, struct update_stats *out, struct err *e) {
     int64_t tokens;
     const int samples = count_samples(o, groups, n, &tokens);
     const struct train_call call = {
         .loss = policy_loss(o), .step = *opt_step, .on_policy = first, .exact = o->numerics == NUMERICS_EXACT};
     struct train_stats s = {.loss = out->loss, .entropy = out->entropy, .kl_before = out->kl_before, .rows = out->rows};
-    learner_forget(l);
-    const enum status st = learner_accumulate(l, &call, datums_of(l, o, groups, n, tokens, samples), samples, &s, e);
+    pupil_forget(l);
+    const enum status st = pupil_accumulate(l, &call, datums_of(l, o, groups, n, tokens, samples), samples, &s, e);
     out->loss = s.loss;
     out->entropy = s.entropy;
     out->kl_before = s.kl_before;
@@ -177,14 +177,14 @@ static enum status minibatch(const struct learner *l, const struct train_options
     TRY(st);
     struct adamw_config c = o->update.adam;
     c.learning_rate = update_learning_rate(o, *opt_step);
-    TRY(learner_step(l, &c, o->update.max_grad_norm, *opt_step, &out->grad_norm, e));
+    TRY(pupil_step(l, &c, o->update.max_grad_norm, *opt_step, &out->grad_norm, e));
     out->learning_rate = c.learning_rate;
     ++*opt_step;
     ++out->optimizer_steps;
     return ST_OK;
 }
 
-static enum status all_passes(const struct learner *l, const struct train_options *o, struct sample_group *groups,
+static enum status all_passes(const struct pupil *l, const struct train_options *o, struct sample_group *groups,
                               int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) {
     struct trainer *t = l->trainer;
     *out = (struct update_stats){.expert_shift = (double)NAN};
@@ -214,7 +214,7 @@ static enum status all_passes(const struct learner *l, const struct train_option
 
 static void stand_aside(void *lease) { lease_yield(lease); }
 
-enum status update_policy_by(const struct learner *l, const struct train_options *o, struct lease *lease,
+enum status update_policy_by(const struct pupil *l, const struct train_options *o, struct lease *lease,
                              struct sample_group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
                              struct err *e) {
     struct trainer *t = l->trainer;
@@ -231,6 +231,6 @@ enum status update_policy_by(const struct learner *l, const struct train_options
 enum status update_policy(struct trainer *t, const struct kl_reference *reference, const struct train_options *o,
                           struct lease *lease, struct sample_group *groups, int n_groups, int64_t *opt_step,
                           struct update_stats *out, struct err *e) {
-    const struct learner l = learner_here(t, reference);
+    const struct pupil l = pupil_here(t, reference);
     return update_policy_by(&l, o, lease, groups, n_groups, opt_step, out, e);
 }

@@ -2,7 +2,7 @@
 #ifndef KERNELRL_RL_LEARN_UPDATE_H
 #define KERNELRL_RL_LEARN_UPDATE_H
 
-#include "rl/learn/learner.h"
+#include "rl/learn/pupil.h"
 #include "rl/options/options.h"
 #include "rl/rollout/rollout.h"
 #include "train/step.h"
@@ -31,7 +31,7 @@ enum status update_policy(struct trainer *t, const struct kl_reference *referenc
                           struct lease *lease, struct sample_group *groups, int n_groups, int64_t *opt_step,
                           struct update_stats *out, struct err *e) MUST_USE;
 /* The same by a trainer or a server; a server works on no lease. */
-enum status update_policy_by(const struct learner *l, const struct train_options *o, struct lease *lease,
+enum status update_policy_by(const struct pupil *l, const struct train_options *o, struct lease *lease,
                              struct sample_group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
                              struct err *e) MUST_USE;
 /* The rate of an optimizer step: update.adam.learning_rate, or less during the warm-up. */
