@@ -129,8 +129,10 @@ static enum status find_server(const struct hosted_options *o, struct link_optio
     const char *key = given(getenv(from ? from : "TINKER_API_KEY"));
     if (!key && from) return FAIL(e, ST_CONFIG, "api_key_env: the variable %s is not set", from);
     if (!key && url == hosted_service)
-        return FAIL(e, ST_CONFIG, "TINKER_API_KEY is not set: it holds the key for %s; TINKER_BASE_URL names another "
-                                  "server", url);
+        return FAIL(e, ST_CONFIG,
+                    "TINKER_API_KEY is not set: it holds the key for %s; TINKER_BASE_URL names another "
+                    "server",
+                    url);
     *l = (struct link_options){url, key, o->in_flight, o->patience_s, o->cancel};
     log_info("%s is %s at %s%s%s", o->path ? o->path : o->model, o->trains ? "trained" : "asked", url,
              key ? ", with the key of " : "", key ? (from ? from : "TINKER_API_KEY") : "");
@@ -254,9 +256,10 @@ static enum status check_request(const struct request *r, struct err *e) {
     if (p->min_p != 0 || p->n_stop_strings > 0 || p->min_tokens > 0 || p->n_logit_bias > 0 || p->n_allowed_ids > 0 ||
         p->n_bad_words > 0 || p->repetition_penalty > 0 || p->frequency_penalty != 0 || p->presence_penalty != 0 ||
         r->top_logprobs > 0 || r->n_logprob_ids > 0 || r->processed_logprobs || r->adapter != 0)
-        return FAIL(e, ST_UNSUPPORTED,
-                    "the Tinker protocol samples with temperature, top_k, top_p, max_tokens and ids that stop, and with "
-                    "nothing else (min_p)");
+        return FAIL(
+            e, ST_UNSUPPORTED,
+            "the Tinker protocol samples with temperature, top_k, top_p, max_tokens and ids that stop, and with "
+            "nothing else (min_p)");
     return ST_OK;
 }
 
@@ -291,7 +294,7 @@ static enum status take_samples(const struct hosted *h, const struct link_call *
 }
 
 /* Requests that are being sampled. */
-struct sampling {
+struct drawing {
     struct hosted *h;
     const struct request *req;
     struct link_call *call;
@@ -305,7 +308,7 @@ struct sampling {
     struct err err;
 };
 
-static void take_what_is_there(struct sampling *s) {
+static void take_what_is_there(struct drawing *s) {
     for (int i = 0, at = 0; i < s->n_req && s->st == ST_OK; at += s->req[i++].n_samples) {
         const int n = s->req[i].n_samples;
         if (s->taken[i] || !s->call[i].done) continue;
@@ -318,14 +321,14 @@ static void take_what_is_there(struct sampling *s) {
 }
 
 static bool on_progress(void *ctx, int done) {
-    struct sampling *s = ctx;
+    struct drawing *s = ctx;
     (void)done;
     take_what_is_there(s);
     return s->st == ST_OK && (!s->progress || s->progress(s->ctx, s->tokens, s->done, s->total));
 }
 
 /* What went wrong while samples were taken comes first; ST_CANCELLED is no error: who cancels looks at it himself. */
-static enum status end_sampling(struct sampling *s, enum status st, struct err *e) {
+static enum status end_sampling(struct drawing *s, enum status st, struct err *e) {
     if (s->st == ST_OK && st == ST_OK) take_what_is_there(s);
     if (s->st != ST_OK)
         *e = s->err;
@@ -348,7 +351,7 @@ enum status hosted_sample(void *ctx, const struct request *req, int n_req, struc
     struct hosted *h = ctx;
     for (int i = 0; i < n_req; i++) TRY(check_request(&req[i], e));
     TRY(need_sampler(h, e));
-    struct sampling s = {.h = h, .req = req, .n_req = n_req, .out = out, .progress = progress, .ctx = progress_ctx};
+    struct drawing s = {.h = h, .req = req, .n_req = n_req, .out = out, .progress = progress, .ctx = progress_ctx};
     struct asked *q = xcalloc((size_t)n_req, sizeof *q);
     s.call = xcalloc((size_t)n_req, sizeof *s.call);
     s.taken = xcalloc((size_t)n_req, sizeof *s.taken);
@@ -402,7 +405,9 @@ static void put_datum(const struct datum *d, enum form form, const float *g, str
         const bool predicts = r >= d->begin && r < d->end;
         targets[r] = predicts ? d->targets[i] : r + 1 < d->n ? d->ids[r + 1] : d->ids[r];
         if (!predicts) continue;
-        weights[r] = form == FORM_FORWARD ? -0.0F : g ? weight(-(double)g[i]) : weight(d->scale * (double)d->weights[i]);
+        weights[r] = form == FORM_FORWARD ? -0.0F
+                     : g                  ? weight(-(double)g[i])
+                                          : weight(d->scale * (double)d->weights[i]);
         if (sampled) sampled[r] = d->sampled[i];
     }
 }
@@ -472,8 +477,8 @@ static int64_t rows_of(const struct datum *d, int n) {
 }
 
 /* A call for each leaf of n datums, begun in their order. g, and logp, which comes back: of all rows that predict. */
-static enum status run_leaves(struct hosted *h, const struct train_call *c, const struct datum *d, int n, enum form form,
-                              const float *g, float *logp, struct err *e) {
+static enum status run_leaves(struct hosted *h, const struct train_call *c, const struct datum *d, int n,
+                              enum form form, const float *g, float *logp, struct err *e) {
     int *end = xmalloc((size_t)n * sizeof *end);
     const int leaves = train_leaves(d, n, h->o.train_tokens, end);
     struct link_call *call = xcalloc((size_t)leaves, sizeof *call);
@@ -540,8 +545,8 @@ static enum status forward_reference(struct hosted *h, const struct datum *d, in
 enum status hosted_forward(struct hosted *h, bool reference, const struct datum *d, int n, struct err *e) {
     const struct train_call plain = {.loss = {.kind = LOSS_CROSS_ENTROPY}};
     float *logp = xmalloc((size_t)rows_of(d, n) * sizeof *logp);
-    const enum status st = reference ? forward_reference(h, d, n, logp, e)
-                                     : run_leaves(h, &plain, d, n, FORM_FORWARD, NULL, logp, e);
+    const enum status st =
+        reference ? forward_reference(h, d, n, logp, e) : run_leaves(h, &plain, d, n, FORM_FORWARD, NULL, logp, e);
     if (st == ST_OK) hand_out(d, n, logp);
     free(logp);
     return st;

@@ -1,5 +1,5 @@
-/* hosted: a model that a server of the Tinker protocol holds, trains and samples (docs/tinker.md). Owns its session, the
- * adapter that is trained there, samplers of its weights, and what calls are made of. Knows neither problems nor
+/* hosted: a model that a server of the Tinker protocol holds, trains and samples (docs/tinker.md). Owns its session,
+ * the adapter that is trained there, samplers of its weights, and what calls are made of. Knows neither problems nor
  * rewards. May include wire, remote, train, engine and what lies below. Start here, then link.h.
  *
  * The gradient of a call is that of the same datums here. Where a loss of the protocol is the loss that is wanted, the
@@ -36,14 +36,14 @@ void hosted_close(struct hosted *h); /* ends the session; NULL is fine */
 
 /* Samples as engine_run does, by the weights as they are; ctx: the struct hosted. Entropies are NaN, since the protocol
  * has none. Requests have ids of tokens as stops and none of the parameters that the protocol lacks (ST_UNSUPPORTED).
- * Equal requests with equal weights give equal samples where the server keeps seeds; a server of this program draws what
- * the engine would draw here. */
+ * Equal requests with equal weights give equal samples where the server keeps seeds; a server of this program draws
+ * what the engine would draw here. */
 enum status hosted_sample(void *ctx, const struct request *req, int n_req, struct sample *out,
                           engine_progress_fn *progress, void *progress_ctx, struct err *e) MUST_USE;
 
-/* What train/step.h does: log-probabilities into datum.logp, by the model as it is, or by the weights it began with; the
- * gradient of the datums' losses, in leaves of train_tokens rows, and their statistics, in which entropies are NaN; a
- * step of AdamW. No call takes an entropy term, soft targets, or datums that are likelihoods. call.exact: nothing is
+/* What train/step.h does: log-probabilities into datum.logp, by the model as it is, or by the weights it began with;
+ * the gradient of the datums' losses, in leaves of train_tokens rows, and their statistics, in which entropies are NaN;
+ * a step of AdamW. No call takes an entropy term, soft targets, or datums that are likelihoods. call.exact: nothing is
  * refused for it. */
 enum status hosted_forward(struct hosted *h, bool reference, const struct datum *d, int n, struct err *e) MUST_USE;
 enum status hosted_accumulate(struct hosted *h, const struct train_call *c, const struct datum *d, int n,

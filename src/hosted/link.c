@@ -53,10 +53,11 @@ static enum status check(const char *url, struct err *e) {
     curl_free(user);
     curl_url_cleanup(u);
     if (fine) return ST_OK;
-    return FAIL(e, ST_CONFIG,
-                "base_url (or TINKER_BASE_URL): expected the address of a server, http://HOST:PORT, without a user; got "
-                "\"%s\"",
-                url);
+    return FAIL(
+        e, ST_CONFIG,
+        "base_url (or TINKER_BASE_URL): expected the address of a server, http://HOST:PORT, without a user; got "
+        "\"%s\"",
+        url);
 }
 
 enum status link_open(const struct link_options *o, struct link **out, struct err *e) {
@@ -124,11 +125,10 @@ static enum status transfer(struct link *l, struct slot *s, struct err *e) {
     } else {
         str_add(&s->call.request, of->body.p, of->body.len);
     }
-    const struct call_setup how = setup(l, !poll && of->proto_body, poll && of->proto, url.p,
-                                        poll ? POLL_TIMEOUT_S : POST_TIMEOUT_S, lines);
+    const struct call_setup how =
+        setup(l, !poll && of->proto_body, poll && of->proto, url.p, poll ? POLL_TIMEOUT_S : POST_TIMEOUT_S, lines);
     TRY(call_begin(&s->call, &how, e));
-    if (curl_multi_add_handle(l->multi, s->call.curl) != CURLM_OK)
-        return FAIL(e, ST_IO, "libcurl: no more transfers");
+    if (curl_multi_add_handle(l->multi, s->call.curl) != CURLM_OK) return FAIL(e, ST_IO, "libcurl: no more transfers");
     s->busy = true;
     s->begun_s = clock_now_s();
     return ST_OK;

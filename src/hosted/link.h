@@ -10,7 +10,7 @@
 struct link_options {
     const char *base_url, *key; /* key NULL: none */
     int in_flight;              /* calls at once, >= 1 */
-    double patience_s;          /* so long may the server be out of reach, or busy with a call that it refuses to take */
+    double patience_s; /* so long may the server be out of reach, or busy with a call that it refuses to take */
     const volatile bool *cancel; /* true there ends calls to a server that is out of reach, no others; NULL: never */
 };
 struct link;
@@ -32,9 +32,9 @@ struct link_call {
 };
 void link_call_free(struct link_call *c);
 
-/* Makes n calls, begun in their order. progress (NULL: nobody asks) is called behind each one that is done and ten times
- * a second besides; it returns false to cancel. ST_CANCELLED; ST_CONFIG: the server refuses the key or the call, or says
- * that the user has to change something; ST_IO: it is out of reach, or fails, or its answer makes no sense. */
+/* Makes n calls, begun in their order. progress (NULL: nobody asks) is called behind each one that is done and ten
+ * times a second besides; it returns false to cancel. ST_CANCELLED; ST_CONFIG: the server refuses the key or the call,
+ * or says that the user has to change something; ST_IO: it is out of reach, or fails, or its answer makes no sense. */
 typedef bool link_progress_fn(void *ctx, int done);
 enum status link_run(struct link *l, struct link_call *calls, int n, link_progress_fn *progress, void *ctx,
                      struct err *e) MUST_USE;

@@ -20,8 +20,8 @@ struct call {
 struct call_setup {
     const char *url, *key;     /* key NULL: none */
     const char *const *header; /* lines, NULL behind the last, instead of those of JSON with that key; NULL: those */
-    const char *ca_file;   /* NULL: the system's */
-    bool here;             /* the server is on this machine: no proxy stands between */
+    const char *ca_file;       /* NULL: the system's */
+    bool here;                 /* the server is on this machine: no proxy stands between */
     double timeout_s;
 };
 /* A file of certificates that the environment names, or NULL. Initialises libcurl the first time. */

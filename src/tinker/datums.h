@@ -3,8 +3,8 @@
 #ifndef KERNELRL_TINKER_DATUMS_H
 #define KERNELRL_TINKER_DATUMS_H
 
-#include "wire/wire.h"
 #include "train/step.h"
+#include "wire/wire.h"
 
 struct datums {
     struct datum *d; /* [n], each with room for its log-probabilities */

@@ -22,8 +22,8 @@
 #include "base/log.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "wire/proto.h"
 #include "tinker/tinker.h"
+#include "wire/proto.h"
 #include "wire/wire.h"
 
 static const char config[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":32,\"num_hidden_layers\":2,"

@@ -17,13 +17,13 @@ void pupil_forget(const struct pupil *l) {
 }
 
 enum status pupil_accumulate(const struct pupil *l, const struct train_call *c, const struct datum *d, int n,
-                               struct train_stats *stats, struct err *e) {
+                             struct train_stats *stats, struct err *e) {
     return l->trainer ? train_accumulate(l->trainer, c, d, n, stats, e)
                       : hosted_accumulate(l->hosted, c, d, n, stats, e);
 }
 
 enum status pupil_step(const struct pupil *l, const struct adamw_config *c, double max_grad_norm, int64_t step,
-                         double *grad_norm, struct err *e) {
+                       double *grad_norm, struct err *e) {
     return l->trainer ? train_optimizer_step(l->trainer, c, max_grad_norm, step, grad_norm, e)
                       : hosted_step(l->hosted, c, max_grad_norm, grad_norm, e);
 }

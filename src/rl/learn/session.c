@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "generate/generator.h"
 #include "hosted/hosted.h"
-#include "rl/options/memory_plan.h"
 #include "remote/remote.h"
+#include "rl/options/memory_plan.h"
 #include "rl/rollout/raicl.h"
 #include "tensor/backend.h"
 #include "verify/pool/hardware.h"
@@ -321,7 +321,8 @@ static enum status open_hosted(const struct train_options *o, bool training, con
 static enum status open_model(const struct train_options *o, bool training, const volatile bool *cancel,
                               struct session *s, struct err *e) {
     if (o->sampler.kind == SAMPLER_OPENAI) return open_texts(o, cancel, s, e);
-    return o->sampler.kind == SAMPLER_TINKER ? open_hosted(o, training, cancel, s, e) : open_policy(o, training, cancel, s, e);
+    return o->sampler.kind == SAMPLER_TINKER ? open_hosted(o, training, cancel, s, e)
+                                             : open_policy(o, training, cancel, s, e);
 }
 
 static enum status open_session(const struct train_options *o, bool training, const volatile bool *cancel,

@@ -12,9 +12,9 @@
 
 struct session {
     struct pool *pool;
-    struct texts *texts;   /* a server's model answers in text; NULL: the next ones do */
-    struct hosted *hosted; /* a server's model samples, and may be trained there; NULL: the next one does */
-    struct policy policy;  /* with a server's model, only tokenizer and shape */
+    struct texts *texts;           /* a server's model answers in text; NULL: the next ones do */
+    struct hosted *hosted;         /* a server's model samples, and may be trained there; NULL: the next one does */
+    struct policy policy;          /* with a server's model, only tokenizer and shape */
     struct kl_reference reference; /* what the run began with, for the KL penalty; its model may be the one above */
     struct judge_owner verdicts;
     struct host_lease own_gpu; /* the model's GPU, which is no place to measure */

@@ -39,8 +39,8 @@ struct training {
     struct sample_journal *samples; /* NULL: samples are not kept */
     int64_t replayed_before;        /* of them, before this step */
     bool leads;                     /* true: the other ranks wait for commands */
-    struct trainer *trainer; /* NULL: a server trains the model (s.hosted) */
-    struct arena datums;     /* of its datums */
+    struct trainer *trainer;        /* NULL: a server trains the model (s.hosted) */
+    struct arena datums;            /* of its datums */
     const struct problem **train, **test;
     int n_train, n_test;
     struct curriculum curriculum;
@@ -338,7 +338,8 @@ static void begin_counts(struct training *t) {
 }
 
 static struct pupil pupil_of(struct training *t) {
-    return t->trainer ? pupil_here(t->trainer, &t->s.reference) : (struct pupil){.hosted = t->s.hosted, .datums = &t->datums};
+    return t->trainer ? pupil_here(t->trainer, &t->s.reference)
+                      : (struct pupil){.hosted = t->s.hosted, .datums = &t->datums};
 }
 
 /* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. The batch stays
@@ -560,8 +561,8 @@ static enum status open_samples(struct training *t, const char *resolved_yaml, s
     CLEANUP_STR struct str path = STR_INIT;
     if (t->o->numerics != NUMERICS_EXACT || t->finished) return ST_OK;
     str_addf(&path, "%s/samples.bin", run_dir(t->run));
-    TRY(sample_journal_open(path.p, samples_identity(t, resolved_yaml), t->s.actor.policy, history_of(t),
-                            &t->samples, e));
+    TRY(sample_journal_open(path.p, samples_identity(t, resolved_yaml), t->s.actor.policy, history_of(t), &t->samples,
+                            e));
     t->s.actor.policy = (struct actor_policy){sample_journal_run, t->samples};
     return ST_OK;
 }

@@ -129,7 +129,7 @@ struct sampler_options {
 
 struct train_options {
     struct sampler_options sampler;
-    int trainer; /* enum trainer_kind */
+    int trainer;   /* enum trainer_kind */
     int algorithm; /* enum algorithm, or unset: a preset */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int dtype;             /* enum dtype_choice */

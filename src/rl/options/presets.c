@@ -80,7 +80,8 @@ enum status sampler_options_finish(struct config *c, struct sampler_options *s, 
                              "ask it (eval, generate, corpus, optimize), or leave base_url out");
     if (s->kind == SAMPLER_ENGINE) return ST_OK;
     if (s->kind == SAMPLER_TINKER && s->server_type >= 0)
-        return config_reject(c, "server_type", e, "names servers of the OpenAI API: expected null with sampler: tinker");
+        return config_reject(c, "server_type", e,
+                             "names servers of the OpenAI API: expected null with sampler: tinker");
     if (s->kind == SAMPLER_TINKER) return ST_OK;
     if (!has_url && s->server_type < 0)
         return config_reject(c, "sampler", e,
@@ -229,8 +230,9 @@ static enum status check_tinker(const struct config *c, const T *o, struct err *
         return config_reject(c, "sampler", e, "trainer: tinker has the server sample, too: expected tinker");
     if (o->actor.min_p > 0) return config_reject(c, "min_p", e, "the Tinker protocol has none: expected 0");
     if (start && *start && !str_has_prefix(start, "tinker://"))
-        return config_reject(c, "load_checkpoint_path", e,
-                             "the server's model begins with a checkpoint of the server: expected tinker://RUN/KIND/NAME");
+        return config_reject(
+            c, "load_checkpoint_path", e,
+            "the server's model begins with a checkpoint of the server: expected tinker://RUN/KIND/NAME");
     if (o->trainer != TRAINER_TINKER) return ST_OK;
     if (o->lora_rank == 0) return config_reject(c, "lora_rank", e, "the server trains adapters: expected 1 or more");
     if (o->lora_alpha != 32) return config_reject(c, "lora_alpha", e, "adapters of the server have 32");
