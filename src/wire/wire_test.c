@@ -511,8 +511,6 @@ int main(void) {
         cmocka_unit_test(test_options_of_the_client),
         cmocka_unit_test(test_requests_are_written_as_the_client_does),
         cmocka_unit_test(test_a_request_comes_back),
-        cmocka_unit_test(test_requests_are_written_as_the_client_does),
-        cmocka_unit_test(test_a_request_comes_back),
         cmocka_unit_test(test_csr_of_the_client),
         cmocka_unit_test(test_tensors_that_are_refused),
         cmocka_unit_test(test_requests_that_are_refused),

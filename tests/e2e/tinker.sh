@@ -52,7 +52,7 @@ for line in open(sys.argv[1] + "/metrics.jsonl", encoding="utf-8"):
 check "a run here" "$KRL" train "${small[@]}" eval_every=2 eval_samples=1 log_path="$tmp/here"
 check "the same on a server" "$KRL" train "${small[@]}" "${there[@]}" eval_every=2 eval_samples=1 log_path="$tmp/there"
 for at in 000001 000002 final; do check "has the same weights and moments at $at" same "$tmp/here" "$tmp/there" "$at"; done
-for name in reward/mean train/loss train/grad_norm train/ratio_max eval/correct/mean; do
+for name in reward/mean train/loss train/grad_norm train/ratio_max eval/correct_rate; do
     check "and the same $name" alike $name "$tmp/here" "$tmp/there"
 done
 check "sampler and trainer were compared, and are equal" test "$(of_metric "$tmp/there" train/kl_sampler_trainer | sort -u)" = 0
@@ -93,8 +93,8 @@ path=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["tinker_
 asked=(model_name=models/tiny split=test num_samples=2 measure_performance=false level=1 end_problem=12 test_fraction=0.25
     max_tokens=160 num_correct_trials=1)
 answers() { python3 -c 'import json, sys
-for line in open(sys.argv[1], encoding="utf-8"):
-    print(repr(json.loads(line)["kernel"]))' "$1"; }
+for row in map(json.loads, open(sys.argv[1], encoding="utf-8")):
+    if "problem" in row: print(row["problem"], row["sample"], repr(row["text"]))' "$1" | sort; }
 same_answers() { [ "$(answers "$1" | sort -u | wc -l)" -gt 2 ] && [ "$(answers "$1")" = "$(answers "$2")" ]; }
 check "a checkpoint of the server answers" "$KRL" eval sampler=tinker server_model=org/other checkpoint_path="$path" "${asked[@]}" \
     output_path="$tmp/asked.json"
