@@ -15,6 +15,7 @@
 #include "cli/serve_model.h"
 #include "cli/serve_verify.h"
 #include "cli/verify_hosts.h"
+#include "dashboard/dashboard.h"
 #include "http/http.h"
 #include "io/args_file.h"
 #include "policy/find_model.h"
@@ -38,7 +39,8 @@ struct pairs {
 
 struct serve_command_options {
     struct arena mem; /* the names of adapters and aliases */
-    const char *config, *model, *renderer, *device, *dtype, *base_dtype, *host, *key_file, *adapter_dir, *access_log;
+    const char *config, *model, *renderer, *device, *dtype, *base_dtype, *host, *key_file, *adapter_dir, *access_log,
+        *runs_dir;
     bool thinking, admin, no_key, metrics_open, strict_length, log_all;
     int threads, port, max_batch, prefill_tokens, max_connections;
     int64_t kv_memory, max_body, max_bodies;
@@ -166,6 +168,9 @@ static const struct args_flag flags[] = {
     FLAG_CALL(take_host, "allowed-host", "NAME", NULL,
               "Without a key and on loopback, requests may call the server by this name, too.", .repeats = true),
     FLAG_CALL(take_origin, "cors-origin", "URL", NULL, "Pages of this origin may call the server.", .repeats = true),
+    FLAG_TEXT(O, runs_dir, "dashboard", "DIR", NULL,
+              "The page at /dashboard shows the runs in this folder (docs/dashboard.md); its data need a key where "
+              "there are keys."),
     FLAG_BOOL(O, metrics_open, "metrics-open", "/metrics needs no key."),
     FLAG_SECTION("Training"),
     FLAG_TEXT(O, tinker.dir, "tinker", "DIR", NULL,
@@ -318,7 +323,9 @@ struct served {
     struct serve *model;
     struct tinker *tinker; /* NULL: the model's clients do not train */
     struct serve_verify *verify;
+    struct dashboard *dashboard; /* NULL: no runs are shown */
 };
+enum { FRONTS_MAX = 4 };
 
 static bool is_ready(const struct served *s) { return !s->model || serve_ready(s->model); }
 
@@ -341,15 +348,16 @@ static enum status run_loop(const struct served *s, struct http_server *http, co
 static enum status attach(const struct served *s, struct http_server *http, struct err *e) {
     if (s->model) TRY(serve_attach(s->model, http, e));
     if (s->verify) TRY(verdicts_attach(serve_verify_service(s->verify), http, e));
-    return ST_OK;
+    return s->dashboard ? dashboard_attach(s->dashboard, http, e) : ST_OK;
 }
 
 static enum status serve_with(const struct served *s, const struct serve_command_options *o, struct err *e) {
-    struct http_front front[3];
+    struct http_front front[FRONTS_MAX];
     size_t n = 0;
     if (s->model) front[n++] = serve_front(s->model);
     if (s->tinker) front[n++] = tinker_front(s->tinker);
     if (s->verify) front[n++] = verdicts_front(serve_verify_service(s->verify));
+    if (s->dashboard) front[n++] = dashboard_front(s->dashboard);
     struct http_options h = {.host = o->host,
                              .port = o->port,
                              .keys = o->keys.item,
@@ -455,7 +463,8 @@ static enum status open_served(struct serve_command_options *o, struct pool *poo
     if (verify) TRY(serve_verify_open(&o->verify, o->host, o->model ? o->device : NULL, &s->verify, e));
     if (verify) o->serve.aside = serve_verify_aside(s->verify);
     if (o->model) TRY(serve_open(&o->serve, &s->model, e));
-    return o->tinker.dir ? tinker_open(&o->tinker, s->model, &s->tinker, e) : ST_OK;
+    if (o->tinker.dir) TRY(tinker_open(&o->tinker, s->model, &s->tinker, e));
+    return o->runs_dir ? dashboard_open(o->runs_dir, &s->dashboard, e) : ST_OK;
 }
 
 static enum status run(struct serve_command_options *o, struct err *e) {
@@ -470,6 +479,7 @@ static enum status run(struct serve_command_options *o, struct err *e) {
     if (st == ST_OK) st = serve_with(&s, o, e);
     if (st == ST_OK && s.model && serve_failed(s.model, e)) st = e->code;
     if (st == ST_OK && s.model && !serve_ready(s.model)) _exit(0); /* it is being loaded, which nothing can cut short */
+    dashboard_close(s.dashboard);
     tinker_close(s.tinker);
     serve_close(s.model);
     serve_verify_close(s.verify);

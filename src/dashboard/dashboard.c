@@ -26,6 +26,7 @@ struct dashboard_job {
     enum status status;
     struct err err;
     bool is_csv;
+    bool is_done; /* true: the server's thread has it back, and frees it with the exchange. That thread's alone */
 };
 
 enum query {
@@ -189,7 +190,7 @@ static void on_done(void *ctx) {
         struct dashboard_job *j = done;
         done = j->next;
         d->waiting--;
-        j->next = j; /* done: from here on the exchange's end frees it, where there is an exchange */
+        j->is_done = true;
         if (j->x)
             http_wake(j->x);
         else
@@ -247,7 +248,7 @@ static void data_end(void *ctx, struct http_exchange *x) {
     struct dashboard *d = ctx;
     struct dashboard_job *j = http_state(x);
     if (!j) return;
-    if (j->next == j) { /* it is done */
+    if (j->is_done) {
         job_free(j);
         return;
     }

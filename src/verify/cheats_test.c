@@ -90,8 +90,8 @@ static bool expected(const char *outcomes, const struct verdict *v) {
     return false;
 }
 
-/* A deadline that was missed may be others' doing on a busy machine, and so may a ratio. */
-static bool is_late(const struct verdict *v) { return v->outcome == OUTCOME_TIMEOUT; }
+/* A deadline that was missed may be others' doing on a busy machine. So may times that lie far apart, and a ratio. */
+static bool is_late(const struct verdict *v) { return v->outcome == OUTCOME_TIMEOUT || v->outcome == OUTCOME_UNSTABLE; }
 static bool too_fast(const char *outcomes, const struct verdict *v) {
     return v->outcome == OUTCOME_CORRECT && strstr(outcomes, "correct<");
 }
@@ -205,7 +205,7 @@ static void judge_rows(const char *dir, enum verify_backend backend, enum which 
         free(rows[i].source);
         problem_set_free(&rows[i].set);
     }
-    printf("%s, %s: %zu answers, %zu judged otherwise; at first %zu too fast, %zu late; %.1f s\n", dir,
+    printf("%s, %s: %zu answers, %zu judged otherwise; at first %zu too fast, %zu late or unstable; %.1f s\n", dir,
            backend_name(backend), n, wrong, fast_once, late_once, clock_now_s() - t0);
     verifier_close(v);
     if (repeats == 1) assert_true(fast_once <= 1); /* of a folder: more are no accident */

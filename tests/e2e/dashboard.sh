@@ -79,4 +79,22 @@ check "and the server goes on" test "$(get /api/runs)" = '{"runs":[]}'
 kill -TERM $server
 wait $server
 check "SIGTERM ends it well" test $? = 0
+
+# The same page beside a model, behind the model's key.
+mkdir -p "$tmp/runs/served"
+echo 'seed: 1' >"$tmp/runs/served/config.yaml"
+"$KRL" serve --model models/tiny --dashboard "$tmp/runs" --api-key sesame --port 0 --access-log off 2>"$tmp/serve" &
+server=$!
+for _ in $(seq 300); do
+    if grep -q 'is ready at' "$tmp/serve"; then break; fi
+    sleep 0.1
+done
+url=$(sed -n 's,.*is ready at \(http.*\)/v1$,\1,p' "$tmp/serve")
+check "serve --dashboard: the page is there for everybody" test "$(status /dashboard)" = 200
+check "serve --dashboard: no run without the key" test "$(status /api/runs)" = 401
+check "serve --dashboard: runs with the key" sh -c "curl -s -H 'Authorization: Bearer sesame' '$url/api/runs' | grep -q '\"name\":\"served\"'"
+check "serve --dashboard: and the model" test "$(status /v1/models -H 'Authorization: Bearer sesame')" = 200
+kill -TERM $server
+wait $server
+check "serve --dashboard: SIGTERM ends it well" test $? = 0
 echo "1..$tap_n"

@@ -5,7 +5,8 @@
 # completion.
 . "$(dirname "$0")/tap.bash"
 docs=(docs/quickstart.md docs/training.md docs/evaluation.md docs/coming-from-kernel-rl.md docs/writing-a-reward.md
-    docs/adding-an-op.md docs/troubleshooting.md docs/verification.md docs/serving.md docs/verdict-service.md)
+    docs/adding-an-op.md docs/troubleshooting.md docs/verification.md docs/serving.md docs/verdict-service.md
+    docs/frameworks.md)
 python=$(command -v "${KERNELRL_PYTHON:-python3}")
 # docs/serving.md starts a server in one block and ends it in the last one; the port is any that is free.
 trap 'kill "$(cat "$tmp/kernelrl-serve.pid" 2>/dev/null)" 2>/dev/null; rm -rf "$tmp"' EXIT
@@ -27,7 +28,7 @@ for path in sys.argv[2:]:
         end = next(k for k in range(i + 1, len(lines)) if lines[k] == m.group(1) + "```")
         text = "\n".join(l[len(m.group(1)):] for l in lines[i + 1:end]) + "\n"
         text = text.replace("/tmp/kernelrl-", tmp + "/kernelrl-")
-        if path in ("docs/serving.md", "docs/verdict-service.md"):
+        if path in ("docs/serving.md", "docs/verdict-service.md", "docs/frameworks.md"):
             text = re.sub(r"(?<=:)8000|(?<=--port )8000", port, text)
         if "<!-- not run: " not in lines[i - 1]:
             n += 1

@@ -16,7 +16,7 @@
 #include "io/json.h"
 #include "io/jsonl.h"
 
-enum { LINE_MAX_BYTES = 16 << 20 };
+enum { LINE_MAX_BYTES = 16 << 20, LOOK = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK };
 
 const char *run_state_name(enum run_state s) {
     static const char *const names[] = {"running", "finished", "stopped", "failed"};
@@ -27,10 +27,9 @@ const char *run_state_name(enum run_state s) {
 
 /* The lock is tried, shared and for a moment; who holds it wrote its id there. A run that starts in this very moment
  * may find it taken, as it may by another run: it says so and can be started again. */
-static bool is_running(const char *dir, pid_t *pid) {
-    CLEANUP_FREE char *path = fs_join(dir, ".lock");
+static bool is_running(int dir, pid_t *pid) {
     *pid = 0;
-    CLEANUP_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CLEANUP_FD int fd = openat(dir, ".lock", LOOK);
     if (fd < 0) return false;
     if (flock(fd, LOCK_SH | LOCK_NB) == 0) return false;
     char text[32] = "";
@@ -41,9 +40,11 @@ static bool is_running(const char *dir, pid_t *pid) {
     return true;
 }
 
-static int64_t changed(const char *path) {
+static bool is_plain(int dir, const char *name, int64_t *changed_s) {
     struct stat sb;
-    return stat(path, &sb) == 0 ? (int64_t)sb.st_mtime : 0;
+    if (fstatat(dir, name, &sb, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(sb.st_mode)) return false;
+    *changed_s = i64_max(*changed_s, (int64_t)sb.st_mtime);
+    return true;
 }
 
 static enum status read_progress(struct run_info *r, struct err *e) {
@@ -57,35 +58,41 @@ static enum status read_progress(struct run_info *r, struct err *e) {
 }
 
 /* What the log ends with, if that is an error: "TIME error MESSAGE". malloc'ed, or NULL. */
-static char *last_error(const char *dir) {
-    CLEANUP_FREE char *path = fs_join(dir, "logs.log");
-    FILE *f = fopen(path, "re");
+static char *last_error(int dir) {
+    CLEANUP_FD int fd = openat(dir, "logs.log", LOOK);
     char tail[8192];
-    if (!f) return NULL;
-    if (fseek(f, -(long)(sizeof tail - 1), SEEK_END) != 0) rewind(f); /* a short file */
-    size_t n = fread(tail, 1, sizeof tail - 1, f);
-    fclose(f);
+    struct stat sb;
+    if (fd < 0 || fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode)) return NULL;
+    const int64_t most = sizeof tail - 1;
+    ssize_t n = pread(fd, tail, (size_t)most, (off_t)i64_max(0, (int64_t)sb.st_size - most));
     while (n > 0 && tail[n - 1] == '\n') n--;
-    tail[n] = 0;
+    tail[n > 0 ? n : 0] = 0;
     const char *line = strrchr(tail, '\n'), *level;
     line = line ? line + 1 : tail;
     level = strchr(line, ' ');
     return level && str_has_prefix(level, " error ") ? xstrdup(level + strlen(" error ")) : NULL;
 }
 
+bool run_state_at(int dir, struct run_info *out) {
+    int64_t ignored = 0;
+    *out = (struct run_info){.fraction = NAN};
+    if (!is_plain(dir, "config.yaml", &out->changed_s)) return false;
+    (void)is_plain(dir, "metrics.jsonl", &out->changed_s);
+    const bool is_finished = is_plain(dir, "checkpoints/final/state.json", &ignored);
+    out->state = is_running(dir, &out->pid) ? RUN_RUNNING : is_finished ? RUN_FINISHED : RUN_STOPPED;
+    if (out->state == RUN_STOPPED && (out->error = last_error(dir))) out->state = RUN_FAILED;
+    return true;
+}
+
 enum status run_info_read(const char *dir, struct run_info *out, struct err *e) {
-    CLEANUP_FREE char *config = fs_join(dir, "config.yaml"), *metrics = fs_join(dir, "metrics.jsonl"),
-                      *final = fs_join(dir, "checkpoints/final/state.json");
-    if (!fs_is_file(config)) return FAIL(e, ST_IO, "%s: no run there (no config.yaml)", dir);
+    CLEANUP_FREE char *metrics = fs_join(dir, "metrics.jsonl");
+    CLEANUP_FD int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || !run_state_at(fd, out)) return FAIL(e, ST_IO, "%s: no run there (no config.yaml)", dir);
     size_t len = strlen(dir);
     while (len > 1 && dir[len - 1] == '/') len--;
-    *out = (struct run_info){.dir = xstrndup(dir, len)};
+    out->dir = xstrndup(dir, len);
     const char *slash = strrchr(out->dir, '/');
     out->name = xstrdup(slash ? slash + 1 : out->dir);
-    out->state = is_running(dir, &out->pid) ? RUN_RUNNING : fs_is_file(final) ? RUN_FINISHED : RUN_STOPPED;
-    out->changed_s = i64_max(changed(metrics), changed(config));
-    out->fraction = NAN;
-    if (out->state == RUN_STOPPED && (out->error = last_error(dir))) out->state = RUN_FAILED;
     const enum status st = fs_is_file(metrics) ? read_progress(out, e) : ST_OK;
     if (st != ST_OK) run_info_free(out);
     return st;
@@ -159,7 +166,7 @@ static double value_of(const json_t *row, const char *name) {
     return sum;
 }
 
-static bool is_evaluation(const json_t *row) {
+bool run_is_evaluation(const json_t *row) {
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)row, key, v) {
@@ -215,7 +222,7 @@ struct runs_columns {
 
 static void push_line(void *ctx, int64_t step, const json_t *row) {
     const struct runs_columns *c = ctx;
-    if (is_evaluation(row) == c->evals) push(c->s, step, row, c->names);
+    if (run_is_evaluation(row) == c->evals) push(c->s, step, row, c->names);
 }
 
 enum status run_series_read(const char *dir, const char *const *names, int n_names, bool evals, struct run_series *out,

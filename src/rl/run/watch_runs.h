@@ -28,6 +28,12 @@ struct run_info {
 /* ST_IO when DIR is no run (has no config.yaml). */
 enum status run_info_read(const char *dir, struct run_info *out, struct err *e) MUST_USE;
 void run_info_free(struct run_info *r);
+/* What is known without a look at the metrics, of an open directory: state, error, pid and changed_s; the rest is
+ * empty. No link in the directory is followed. false: it is no run, and *out needs no freeing. */
+bool run_state_at(int dir, struct run_info *out);
+struct json_t;
+/* true: the line of metrics, an object, is that of an evaluation, not of a step. */
+bool run_is_evaluation(const struct json_t *row);
 /* All runs in a folder, the newest first. A folder that is not there holds none. */
 enum status runs_list(const char *runs_dir, struct run_info **out, int *n, struct err *e) MUST_USE;
 /* From what the user types to a run's directory: NAME in runs_dir, or a path. malloc'ed. ST_IO when there is none. */

@@ -25,6 +25,7 @@ enum {
     SERIES_MAX = 64,
     LIMIT_MAX = 1000,
     COLUMNS_SHOWN = 4096, /* of CSV */
+    SEEN_MAX = 65536,     /* names of runs whose progress is in memory */
 };
 static const double search_s = 0.1; /* of one call */
 
@@ -40,8 +41,17 @@ struct view_held {
     bool own_index;                    /* true: rows were made from the traces, of this size and time */
     struct stat traces;
 };
+struct view_progress { /* of one run */
+    struct tail tail;
+    int64_t steps;
+    double fraction;
+    bool has_fraction;
+};
 struct run_view {
     char *runs_dir;
+    struct names seen;              /* runs that were asked for */
+    struct view_progress *progress; /* [n_progress], by their numbers in seen */
+    uint32_t n_progress;
     int64_t clock; /* counts calls */
     struct view_held held[HELD_RUNS];
 };
@@ -74,8 +84,16 @@ static void forget(struct view_held *h) {
     *h = (struct view_held){0};
 }
 
+static void forget_progress(struct run_view *v) {
+    names_free(&v->seen);
+    free(v->progress);
+    v->progress = NULL;
+    v->n_progress = 0;
+}
+
 void view_close(struct run_view *v) {
     if (!v) return;
+    forget_progress(v);
     for (int i = 0; i < HELD_RUNS; i++) forget(&v->held[i]);
     free(v->runs_dir);
     free(v);
@@ -243,12 +261,50 @@ static void put_info(const struct run_info *r, const char *name, struct str *out
     js_put_i64(out, "changed_s", r->changed_s);
 }
 
-/* What is known of the run from outside, through the open directory: the name may be another's by now. */
-static bool info_of(int dir, struct run_info *out) {
-    char path[64];
+/* take_line_fn */
+static enum status take_progress(void *ctx, const char *line, size_t n, struct err *e) {
+    struct view_progress *p = ctx;
+    CLEANUP_JSON json_t *row = NULL;
+    TRY(js_parse(line, n, "metrics", &row, e));
+    if (run_is_evaluation(row)) return ST_OK;
+    const json_t *fraction = json_object_get(row, "progress/fraction");
+    p->steps++;
+    p->has_fraction = json_is_number(fraction);
+    p->fraction = json_number_value(fraction);
+    return ST_OK;
+}
+
+/* The run's progress as its metrics say it; what was appended since the last call is read. */
+static struct view_progress *read_progress(struct run_view *v, const char *run, int dir) {
+    if (v->seen.n > SEEN_MAX) forget_progress(v);
+    const uint32_t k = names_put(&v->seen, run);
+    if (k >= v->n_progress) {
+        v->progress = xrealloc(v->progress, (k + 64) * sizeof *v->progress);
+        memset(v->progress + v->n_progress, 0, (k + 64 - v->n_progress) * sizeof *v->progress);
+        v->n_progress = k + 64;
+    }
+    struct view_progress *p = &v->progress[k];
+    struct stat st;
     struct err ignored = {0};
-    snprintf(path, sizeof path, "/proc/self/fd/%d", dir);
-    return run_info_read(path, out, &ignored) == ST_OK;
+    bool again = true;
+    const int fd = open_plain(dir, "metrics.jsonl", &st);
+    if (fd < 0) *p = (struct view_progress){0};
+    enum status s = ST_OK;
+    for (int i = 0; i < 3 && again && s == ST_OK && fd >= 0; i++) {
+        s = tail_read(&p->tail, fd, &st, METRICS_MAX_BYTES, take_progress, p, &again, &ignored);
+        if (again) *p = (struct view_progress){0};
+    }
+    if (fd >= 0) close(fd);
+    return p;
+}
+
+/* What is known of the run from outside, through the open directory: the name may be another's by now. */
+static bool info_of(struct run_view *v, const char *run, int dir, struct run_info *out) {
+    if (!run_state_at(dir, out)) return false;
+    const struct view_progress *p = read_progress(v, run, dir);
+    out->steps = p->steps;
+    if (p->has_fraction) out->fraction = p->fraction;
+    return true;
 }
 
 struct listed {
@@ -269,7 +325,7 @@ enum status view_runs(struct run_view *v, struct str *out, struct err *e) {
     struct listed *all = xcalloc(count + 1, sizeof *all);
     for (size_t i = 0; i < count; i++) {
         const int dir = open_run(v, names[i]);
-        if (dir >= 0 && info_of(dir, &all[n].info))
+        if (dir >= 0 && info_of(v, names[i], dir, &all[n].info))
             all[n++].name = names[i];
         else
             free(names[i]);
@@ -332,7 +388,7 @@ enum status view_run(struct run_view *v, const char *run, struct str *out, struc
     int dir;
     struct run_info info;
     TRY(find_run(v, run, &dir, e));
-    if (!info_of(dir, &info)) {
+    if (!info_of(v, run, dir, &info)) {
         close(dir);
         return FAIL(e, ST_IO, "%.255s: its files cannot be read", run);
     }

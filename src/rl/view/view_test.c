@@ -255,6 +255,63 @@ static void runs_that_change(void **state) {
     view_close(v);
 }
 
+static json_t *listed(struct run_view *v, const char *name) {
+    CLEANUP_STR struct str out = STR_INIT;
+    size_t i;
+    json_t *run;
+    CHECK(view_runs(v, &out, &err));
+    CLEANUP_JSON json_t *o = parsed(&out);
+    json_array_foreach(json_object_get(o, "runs"), i, run) {
+        if (strcmp(json_string_value(json_object_get(run, "name")), name) == 0) return json_incref(run);
+    }
+    return NULL;
+}
+
+static void assert_progress(struct run_view *v, int64_t steps, double fraction, const char *state) {
+    CLEANUP_STR struct str out = STR_INIT;
+    CHECK(view_run(v, "progress", &out, &err));
+    CLEANUP_JSON json_t *one = parsed(&out), *of_list = listed(v, "progress");
+    json_t *const both[] = {one, of_list};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(json_integer_value(json_object_get(both[i], "steps")), steps);
+        assert_true(json_real_value(json_object_get(both[i], "fraction")) == fraction);
+        assert_string_equal(json_string_value(json_object_get(both[i], "state")), state);
+    }
+}
+
+static void append(const char *run, const char *name, const char *text) {
+    CLEANUP_FREE char *path = fs_join(run, name);
+    FILE *f = fopen(path, "a");
+    fputs(text, f);
+    fclose(f);
+}
+
+/* Steps and fraction follow the metrics as they grow and are cut; an error that a link leads to is nobody's. */
+static void progress(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("progress", 0, true);
+    CLEANUP_FREE char *log = fs_join(run, "logs.log"), *elsewhere = fs_join(in_tmp("."), "other.log");
+    struct run_view *v = open_view();
+    assert_progress(v, 0, 0, "stopped");
+    append(run, "metrics.jsonl", "{\"step\":0,\"progress/fraction\":0.25}\n{\"step\":1,\"eval/correct\":1}\n");
+    assert_progress(v, 1, 0.25, "stopped");
+    append(run, "metrics.jsonl", "{\"step\":1,\"progress/fraction\":0.5}\n{\"step\":2,\"progr");
+    assert_progress(v, 2, 0.5, "stopped");
+    append(run, "metrics.jsonl", "ess/fraction\":0.75}\n");
+    assert_progress(v, 3, 0.75, "stopped");
+    put(run, "metrics.jsonl", "{\"step\":0,\"progress/fraction\":0.25}\n");
+    assert_progress(v, 1, 0.25, "stopped");
+    append(run, "metrics.jsonl", "rubbish\n");
+    assert_progress(v, 1, 0.25, "stopped");
+    write_file(elsewhere, "12:00 error of another\n");
+    assert_int_equal(symlink(elsewhere, log), 0);
+    assert_progress(v, 1, 0.25, "stopped");
+    assert_int_equal(unlink(log), 0);
+    put(run, "logs.log", "12:00 error of its own\n");
+    assert_progress(v, 1, 0.25, "failed");
+    view_close(v);
+}
+
 static void many_runs(void **state) {
     (void)state;
     struct run_view *v = open_view();
@@ -284,7 +341,7 @@ int main(void) {
         cmocka_unit_test(filters_and_order), cmocka_unit_test(pages_of_rows),
         cmocka_unit_test(one_answer),        cmocka_unit_test(series),
         cmocka_unit_test(without_an_index),  cmocka_unit_test(runs_that_change),
-        cmocka_unit_test(many_runs),
+        cmocka_unit_test(many_runs),         cmocka_unit_test(progress),
     };
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);
 }
