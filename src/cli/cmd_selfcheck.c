@@ -308,9 +308,10 @@ static enum status check_grads(struct check *c, const struct model *m, const str
         if (!(d <= worst)) where = p[i].name;
         worst = worse(worst, d);
     }
-    /* An expert's gradient in bf16 is a sum over few rows. On a GPU the worst of them errs by up to 0.06, on the CPU by
-     * less than the limit of dense models. */
-    const bool wide = c->exact && strncmp(c->be->name, "cpu", 3) != 0;
+    /* An expert's gradient in bf16 is a sum over few rows, whose roundings do not average out. A GPU rounds more of
+     * what goes into such a sum than the CPU does: the worst LoRA gradient of an expert errs by 0.06 there, and by 0.02
+     * on the CPU; the median gradient by 0.015 and 0.009. */
+    const bool wide = c->exact && strncmp(c->be->name, "cuda", 4) == 0;
     const double limit = limit_of(c, 1e-4, wide ? 0.1 : 0.05);
     verdict(c, arena_printf(&c->arena, "%s (%d tensors)", prefix, n), worst, limit);
     if (!(worst <= limit)) printf("    worst in %s\n", where);
