@@ -70,9 +70,9 @@ struct st_file {
 /* Opens one file. On success the caller must call st_close; on failure *f is empty. Errors: ST_IO (cannot open),
  * ST_PARSE (not a valid file), ST_UNSUPPORTED (unknown dtype, more than ST_MAX_DIMS dimensions). */
 enum status st_open(const char *path, struct st_file *f, struct err *e) MUST_USE;
-/* Opens DIR/model.safetensors, or all shards of DIR/model.safetensors.index.json. Each tensor of the
- * index must be in the shard that the index names for it, and no tensor may be in two shards. Tensors that the index
- * leaves out are opened, too. Errors are as with st_open. */
+/* Opens DIR/model.safetensors, or all shards of DIR/model.safetensors.index.json. Each tensor of the index must be in
+ * the shard that the index names for it, and no tensor may be in two shards. Tensors that the index leaves out are
+ * opened, too. Errors are as with st_open. */
 enum status st_open_dir(const char *dir, struct st_file *f, struct err *e) MUST_USE;
 void st_close(struct st_file *f); /* Works on an empty or zeroed struct, too. */
 

@@ -236,14 +236,12 @@ static enum status train(struct task *w, struct policy *p, bool *more, struct er
 
 static enum status step(struct task *w, struct err *e) {
     const struct call_optim *o = &w->optim;
-    const struct adamw_config c = {
-        .learning_rate = o->learning_rate,
-        .beta1 = o->beta1,
-        .beta2 = o->beta2,
-        .eps = o->eps > (double)FLT_MIN
-                   ? o->eps
-                   : (double)FLT_MIN, /* never 0: a weight whose moments are 0 would become 0 / 0 */
-        .weight_decay = o->weight_decay};
+    /* eps is never 0: a weight whose moments are 0 would become 0 / 0. */
+    const struct adamw_config c = {.learning_rate = o->learning_rate,
+                                   .beta1 = o->beta1,
+                                   .beta2 = o->beta2,
+                                   .eps = o->eps > (double)FLT_MIN ? o->eps : (double)FLT_MIN,
+                                   .weight_decay = o->weight_decay};
     double norm;
     TRY(wake_run(w, e));
     struct trainer *t = w->run->trainer;
