@@ -350,22 +350,38 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
     return ST_OK;
 }
 
-/* A matrix held in bf16 or in codes alone of the same `period` random numbers over and over. */
-static void put_repeated(struct model *m, const struct param *p, struct rng *r, int64_t period) {
+/* The same PERIOD random numbers over and over, in bfloat16. PERIOD is a prime, so that rows differ. */
+enum { PERIOD = 65521, AT_ONCE = 1 << 24 };
+struct repeated {
+    uint16_t *number; /* [n], owned; NULL: the model's numbers are not repeated */
+    int64_t n;        /* PERIOD, and as many more as are put at once */
+};
+
+static struct repeated repeated_numbers(const struct model *m, uint64_t seed) {
+    int64_t most = AT_ONCE;
+    for (int i = 0; i < m->n_param; i++)
+        if (m->param[i].nd == 2) most = i64_max(most, m->param[i].dim[1]);
+    struct rng r = rng_make(seed, (uint64_t)m->n_param);
+    struct repeated x = {.number = xmalloc((size_t)(PERIOD + most) * sizeof(uint16_t)), .n = PERIOD + most};
+    for (int64_t j = 0; j < x.n; j++)
+        x.number[j] = j < PERIOD ? st_f32_to_bf16((float)(0.02 * rng_normal(&r))) : x.number[j - PERIOD];
+    return x;
+}
+
+/* A matrix held in bf16 or in codes alone of these numbers, which begin elsewhere in each parameter. */
+static void put_repeated(struct model *m, int i, const struct repeated *x) {
+    const struct param *p = &m->param[i];
     const struct param_place *at = place_of(m, p);
+    const int64_t K = p->dim[1], rows = i64_max(1, AT_ONCE / K), first = (int64_t)i * 40503 % PERIOD;
     if (format_is_coded(at->in->format)) {
         CLEANUP_FREE uint16_t *all = xmalloc((size_t)p->n * sizeof *all);
-        for (int64_t j = 0; j < p->n; j++)
-            all[j] = j < period ? st_f32_to_bf16((float)(0.02 * rng_normal(r))) : all[j - period];
+        for (int64_t j = 0; j < p->n; j++) all[j] = x->number[(first + j) % PERIOD];
         put_bf16(m, at, p, all);
         return;
     }
-    const int64_t K = p->dim[1], rows = i64_max(1, (1 << 24) / K), n = period + rows * K;
-    CLEANUP_FREE uint16_t *host = xmalloc((size_t)n * sizeof *host);
-    for (int64_t j = 0; j < n; j++)
-        host[j] = j < period ? st_f32_to_bf16((float)(0.02 * rng_normal(r))) : host[j - period];
     for (int64_t row = 0; row < p->dim[0]; row += rows)
-        m->be->weight_put(m->be, at->in, at->row + row, i64_min(rows, p->dim[0] - row), host + row * K % period);
+        m->be->weight_put(m->be, at->in, at->row + row, i64_min(rows, p->dim[0] - row),
+                          x->number + (first + row * K) % PERIOD);
 }
 
 enum status model_init(const char *config_json, uint64_t seed, const struct model_options *opt, struct backend *be,
@@ -390,12 +406,15 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
             be->weight_put(be, at->in, at->row, rows, NULL);
         }
     }
-    const int64_t period = opt && opt->repeat_random ? 65521 : INT64_MAX; /* a prime: rows differ */
+    const bool repeats = !empty && opt && opt->repeat_random;
+    const int64_t period = repeats ? PERIOD : INT64_MAX;
+    struct repeated numbers = {0};
+    if (repeats) numbers = repeated_numbers(m, seed);
     for (int i = 0; !empty && i < m->n_param; i++) {
         struct param *p = &m->param[i];
         struct rng r = rng_make(seed, (uint64_t)i); /* a stream per tensor */
         if (place_of(m, p) && p->n > period) {
-            put_repeated(m, p, &r, period);
+            put_repeated(m, i, &numbers);
             continue;
         }
         const bool bias = strstr(p->name, ".bias") != NULL;
@@ -404,6 +423,7 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
         for (int64_t j = period; j < p->n; j++) host[j] = host[j - period];
         model_param_put(m, p, host);
     }
+    free(numbers.number);
     model_params_changed(m);
     *out = m;
     return ST_OK;
