@@ -88,9 +88,9 @@ struct tinker_run {
     int64_t next_seq; /* the call that is executed next */
     int64_t calls;    /* that were accepted */
     struct tinker_held *held;
-    bool busy;              /* a call of it is with the model's thread */
-    bool gone;              /* its session has ended, and its weights are given up */
-    bool corrupt;           /* it could not be made */
+    bool busy;              /* true: the model's thread has a call of this run */
+    bool gone;              /* true: the session has ended, and the run's weights are given up */
+    bool corrupt;           /* true: the model could not be made */
     char *dir;              /* what is kept of it on disk (store.c) */
     int log;                /* the file of its calls; -1: none */
     atomic_bool log_broken; /* true: it could not be written to, and takes nothing more */
@@ -99,7 +99,7 @@ struct tinker_run {
     int adapter; /* 0: none */
     struct trainer *trainer;
     int64_t used;                   /* number of the last use */
-    bool half_done;                 /* a call is in the middle of its work */
+    bool half_done;                 /* true: a call has trained on some of its datums; the model must not rest */
     double kept_at;                 /* when its state was kept */
     char *snapshot[KEPT_SNAPSHOTS]; /* folders of its last samplers without a name, the newest first */
 };
@@ -136,10 +136,10 @@ enum task_kind {
     TASK_TRAIN,
     TASK_STEP,
     TASK_SAVE,
-    TASK_SNAPSHOT,     /* a sampler without a name */
-    TASK_OPEN_SAMPLER, /* a sampler of a checkpoint */
-    TASK_DROP,         /* weights of a run and of a sampler */
-    TASK_CLOSE,        /* all of them */
+    TASK_SNAPSHOT,     /* copies a run's adapter for a sampler without a name */
+    TASK_OPEN_SAMPLER, /* loads a checkpoint's adapter for a sampler */
+    TASK_DROP,         /* gives up the weights of a run or of a sampler */
+    TASK_CLOSE,        /* gives up the weights of all runs */
 };
 struct task {
     struct model_call call;
@@ -218,14 +218,13 @@ double tinker_now_s(void);
 /* Replies with {"detail": ...}. */
 void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void reply_empty(struct http_exchange *x);
-/* The body as JSON, which the caller gives up; NULL: x has its reply. */
+/* The body as a JSON object, which the caller gives up. NULL: it is none, and x has its reply. */
 json_t *body_json(struct http_exchange *x);
-/* Whether the model is there; else x has its reply. */
-bool model_is_up(struct tinker *t, struct http_exchange *x);
-/* The digest of a body. */
-/* The same of a call. */
+/* Does the same for a call, where x may be NULL: then nobody is told. */
 json_t *incoming_json(const struct incoming *in);
 struct digest body_digest(const struct http_exchange *x);
+/* True: the model is ready. False: x has its reply. */
+bool model_is_up(struct tinker *t, struct http_exchange *x);
 /* Where clients may go on: false, and x has its reply, when there is no such session or it has ended. */
 struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, const char *id);
 struct tinker_session *session_find(const struct tinker *t, const char *id);

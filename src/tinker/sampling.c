@@ -149,6 +149,8 @@ static enum status submit(struct sampling *q, struct err *e) {
         .prompt = c->prompt,
         .n_prompt = (int)c->n_prompt,
         .n_samples = (int)c->n_samples,
+        .id = c->stream,
+        .first = (int)c->first,
         .adapter = q->sampler->adapter,
         .params = {.temperature = (float)c->temperature,
                    .top_k = (int)c->top_k,

@@ -113,8 +113,10 @@ struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, con
 static void client_config_begin(void *tinker, struct http_exchange *x) {
     struct str out = STR_INIT;
     (void)tinker;
-    /* The first two make versions 0.22 to 0.24 send the same requests as later ones. */
-    str_adds(&out, "{\"proto_write_fwdbwd\":true,\"fwd_via_fwdbwd\":true,\"sample_max_concurrent_requests\":512}");
+    /* The first two make versions 0.22 to 0.24 send the same requests as later ones. The last one tells a client of
+     * this program that asample knows the member "stream" (calls.h). */
+    str_adds(&out, "{\"proto_write_fwdbwd\":true,\"fwd_via_fwdbwd\":true,\"sample_max_concurrent_requests\":512,"
+                   "\"kernelrl_streams\":true}");
     http_reply_json(x, 200, &out);
 }
 

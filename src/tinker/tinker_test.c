@@ -22,9 +22,9 @@
 #include "base/log.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "tinker/proto.h"
 #include "tinker/tinker.h"
-#include "tinker/wire.h"
+#include "wire/proto.h"
+#include "wire/wire.h"
 
 static const char config[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":32,\"num_hidden_layers\":2,"
                              "\"intermediate_size\":64,\"vocab_size\":2048,\"num_attention_heads\":2,"
