@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """tests/e2e/verdict_cheats.py PROGRAM FOLDER [all]: the catalogue of cheats through `kernelrl serve --verify-only`.
 
-Each answer comes with the text of its problem, as from a stranger, so that the problem runs jailed. The outcome must be
-one that expected.tsv lists, as for the verifier itself. A problem that tries to get out reaches nothing, either. Without
-`all` these are the answers in C that no clock is needed for; with it, all answers in C and for PyTorch on the CPU, timed:
-a quarter of an hour."""
+Each answer comes with the text of its problem, as from a stranger, so that the problem runs jailed. The outcome must
+be one that expected.tsv lists, as for the verifier itself. A problem that tries to get out reaches nothing, either.
+Without `all` these are the answers in C that no clock is needed for; with it, all answers in C and for PyTorch on the
+CPU, timed: a quarter of an hour."""
 
 import os
 import re
