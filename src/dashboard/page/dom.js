@@ -70,3 +70,22 @@ export async function data(path, query, signal) {
 }
 
 export const part = encodeURIComponent;
+
+// Calls told(event, data) for each event of the server, until it ends or the signal aborts. By fetch, since an EventSource cannot carry the key.
+export async function events(path, told, signal) {
+  const key = sessionStorage.getItem('key');
+  const r = await fetch('/api/runs' + path, {signal, headers: key ? {authorization: 'Bearer ' + key} : {}});
+  if (!r.ok) throw new Failure(r.status, r.statusText);
+  const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = '';
+  for (;;) {
+    const {value, done} = await reader.read();
+    if (done) return;
+    const all = (text + value).split('\n\n');
+    text = all.pop();
+    for (const e of all) {
+      const m = /^event: (\w+)\ndata: (.*)$/.exec(e);
+      if (m) told(m[1], JSON.parse(m[2]));
+    }
+  }
+}
