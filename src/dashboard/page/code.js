@@ -1,5 +1,5 @@
 // Code: coloured, and what differs between two texts, line by line.
-import {addText, el} from './dom.js';
+import {addText, el, shortened} from './dom.js';
 
 const words = new Set(('auto bool break case char class const continue def default do double else enum extern float for ' +
   'from if import in inline int lambda long None not return self short signed sizeof static struct switch template True ' +
@@ -20,7 +20,8 @@ function places(text, notes) {
 }
 
 // notes: a Map from line numbers, from 1 on, to texts that are shown at their ends.
-export function code(text, notes = new Map()) {
+export function code(whole, notes = new Map()) {
+  const text = shortened(whole);
   const pre = el('pre', {tabindex: '0'}), ends = places(text, notes);
   let at = 0;
   const put = (to, tag) => {
@@ -76,7 +77,7 @@ export function lines(a, b) {
 
 export function diff(a, b) {
   const pre = el('pre', {tabindex: '0', class: 'diff'});
-  for (const [sign, line] of lines(a, b)) addText(pre, sign + ' ' + line + '\n', sign === '-' ? 'del' : sign === '+' ? 'ins' : 'span');
+  for (const [sign, line] of lines(a, b)) addText(pre, sign + ' ' + shortened(line) + '\n', sign === '-' ? 'del' : sign === '+' ? 'ins' : 'span');
   return pre;
 }
 

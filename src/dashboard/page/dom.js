@@ -29,6 +29,13 @@ export function addText(parent, text, tag) {
   return into;
 }
 
+// The text with the middle of its longest lines left out: a browser takes seconds to break a line of a megabyte.
+const LINE = 4000;
+export function shortened(text) {
+  if (text.length <= LINE) return text;
+  return text.split('\n').map((l) => l.length <= LINE ? l : `${l.slice(0, LINE / 2)} \u2026 ${(l.length - LINE).toLocaleString('en')} characters \u2026 ${l.slice(-LINE / 2)}`).join('\n');
+}
+
 // el('a', {href: ...}, child, ...): children are elements or texts. A function is a listener.
 export function el(name, attributes, ...children) {
   const e = document.createElement(name);

@@ -1,5 +1,5 @@
 // The pages. Each is an async function of (place, signal) that returns an element; place: {run, page, parts, query}.
-import {addText, data, el, number, part, visible} from './dom.js';
+import {addText, data, el, number, part, shortened, visible} from './dom.js';
 import {chart} from './chart.js';
 import {code, diff, findings, kernel} from './code.js';
 
@@ -220,13 +220,13 @@ export async function episode(place, signal) {
       el('a', {href: address(place.run, 'group', [step, g]), id: 'group'}, 'group (g)'), ' ',
       partners.length || q.diff === undefined ? el('a', {href: to({diff: with_ ? Number(q.diff) + 1 : 0}), id: 'diff'}, 'diff (d)') : null, ' ',
       el('a', {href: to({tokens: q.tokens ? '' : '1'}), id: 'tokens'}, 'tokens (t)'), ' ', el('a', {href: to({raw: q.raw ? '' : '1'}), id: 'raw'}, 'raw (r)')),
-    v ? [el('p', {}, outcome(v.outcome), v.class ? ` class ${v.class}` : ''), stages(v), v.message ? addText(el('pre', {}), String(v.message)) : null] : el('p', {}, 'It has no verdict.'),
+    v ? [el('p', {}, outcome(v.outcome), v.class ? ` class ${v.class}` : ''), stages(v), v.message ? addText(el('pre', {}), shortened(String(v.message))) : null] : el('p', {}, 'It has no verdict.'),
     v && v.lint ? el('p', {}, 'Static rules: ' + v.lint) : null,
     t.trace.reward && typeof t.trace.reward === 'object' ? rewards(t.trace.reward) : null,
     el('p', {class: 'soft'}, `return ${number(t.row.return)} \u00b7 advantage ${number(t.row.advantage)} \u00b7 ${number(t.row.tokens)} tokens \u00b7 stop ${t.row.stop}`),
     q.tokens ? strip(t) : null, thought ? el('details', {}, el('summary', {}, 'What it thought'), code(thought[1])) : null,
     other !== null ? [el('h2', {}, `From ${with_[0]}${with_[1] ? ` (${['step', 'group', 'sample', 'turn'].map((k) => with_[1][k]).join('/')})` : ''} to this`),
-      diff(other, kernel(text))] : q.raw ? addText(el('pre', {}), text) :
+      diff(other, kernel(text))] : q.raw ? addText(el('pre', {}), shortened(text)) :
       [el('button', {type: 'button', click: () => navigator.clipboard.writeText(kernel(text))}, 'copy'), code(kernel(text), findings(v && v.lint))]);
 }
 
