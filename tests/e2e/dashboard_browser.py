@@ -203,8 +203,13 @@ def clicks(b):
     def cheats():
         b.go(place(plain, "episodes"))
         b.js("document.getElementById('cheats').click()")
-        b.wait("return location.hash.includes('class=H') && document.querySelectorAll('tbody tr').length", "cheats")
-        return b.js("return [...document.querySelectorAll('tbody tr')].find((r) => !r.textContent.includes('hidden_work'))")
+        b.wait(
+            "return location.hash.includes('class=H') && document.getElementById('content').dataset.shown === location.hash && document.querySelectorAll('tbody tr').length",
+            "cheats",
+        )
+        return b.js(
+            "return [...document.querySelectorAll('tbody tr')].find((r) => !r.textContent.includes('hidden_work'))"
+        )
 
     def by_time():
         b.go(place(plain, "metrics") + "?by=time")
@@ -213,7 +218,9 @@ def clicks(b):
     def lint():
         b.js("document.querySelector('a.row').click()")
         b.wait("return document.querySelector('pre .note')", "a finding")
-        return b.js("return document.querySelector('pre .note').previousSibling.textContent.includes('void') ? '' : 'not its line'")
+        return b.js(
+            "return document.querySelector('pre .note').parentNode.textContent.includes('{  \u2190 static_state') ? '' : 'not its line'"
+        )
 
     def live():
         b.go(place(plain, "overview"))
@@ -246,7 +253,17 @@ def main():
         keys(b)
         clicks(b)
         answer = "episode/19/0/0/0"
-        pages = ["", "overview", "metrics", "episodes", "group/19/0", answer + "?tokens=1", answer + "?diff=0", "best", "queue"]
+        pages = [
+            "",
+            "overview",
+            "metrics",
+            "episodes",
+            "group/19/0",
+            answer + "?tokens=1",
+            answer + "?diff=0",
+            "best",
+            "queue",
+        ]
         for theme in ["light", "dark"]:
             for page in pages:
                 readable(b, page, theme)

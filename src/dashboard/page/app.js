@@ -56,15 +56,21 @@ async function changed(run, r) {
 }
 
 const pause = (ms) => new Promise((go) => { setTimeout(go, ms); });
-let watched = '', watching = null;
+let watched = '', watching = null, isAway = false;
+
+// A browser has six connections to a server, for all of its tabs and for pages that it keeps to go back to. So only a tab that is seen holds one.
+function away(is) {
+  isAway = is || document.hidden;
+  watch();
+}
 
 async function watch() {
-  const run = placeOf(location.hash).run || '';
+  const run = isAway ? '' : placeOf(location.hash).run || '';
   if (run === watched) return;
   if (watching) watching.abort();
   watching = new AbortController();
   watched = run;
-  seen = live.textContent = '';
+  if (!isAway) seen = live.textContent = '';
   const signal = watching.signal;
   while (run && !signal.aborted) {
     try {
@@ -122,5 +128,8 @@ document.getElementById('theme').addEventListener('click', () => {
 const theme = localStorage.getItem('theme');
 if (theme) document.documentElement.dataset.theme = theme;
 addEventListener('hashchange', () => { show(); watch(); });
+addEventListener('pagehide', () => away(true));
+addEventListener('pageshow', () => away(false));
+document.addEventListener('visibilitychange', () => away(false));
 show();
-watch();
+away(false);
