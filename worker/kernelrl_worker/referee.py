@@ -72,8 +72,8 @@ class Referee:
         problem.give_back()
 
     def do_rest(self, _request, _channel):
-        """Prepares for a while without judgements, in which others may need the memory. Says how much of it this process
-        goes on holding."""
+        """Prepares for a while without judgements, in which others may need the memory. Says how much of it this
+        process goes on holding."""
         for case in self.cases.values():
             case.rest()
         self.copies = []
@@ -83,8 +83,8 @@ class Referee:
 
     def do_device(self, request, _):
         """Says what the GPU is. A process that is asked this works on a GPU; its limit on data (RLIMIT_DATA) is lifted,
-        because CUDA reserves far more addresses than it uses memory. The kernel of compare.py is compiled here, so that no
-        judgement waits for it."""
+        because CUDA reserves far more addresses than it uses memory. The kernel of compare.py is compiled here, so that
+        no judgement waits for it."""
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
         compare.fused_error()
@@ -234,9 +234,9 @@ class Referee:
     def do_copy(self, request, _):
         """Copies an answer's outputs as they are now; the answer stands still. With a seed, only pieces that the seed
         chooses are copied of an output that is large and contiguous ("dense").
-        `fresh`: what was opened for earlier calls is closed first. "kept" in the reply is true when some output was read
-        through a block that had been opened for an earlier call; the verifier asks again with `fresh` when such an output
-        is wrong, because the answer may have freed the block and got another."""
+        `fresh`: what was opened for earlier calls is closed first. "kept" in the reply is true when some output was
+        read through a block that had been opened for an earlier call. When such an output is wrong, the verifier takes
+        a second look with `fresh` before that counts: the answer may have freed that block and got another."""
         device = self.cases[request["problem"]].device
         if request["fresh"]:
             self.gpu.close_all()
