@@ -1,4 +1,5 @@
-/* kernelrl doctor: what this machine can do, each thing really tried, and what to do about the rest. */
+/* kernelrl doctor: tries each thing that the program can use, prints a line about it, and says at the end what to do
+ * about what is missing. */
 #include <dlfcn.h>
 #include <linux/landlock.h>
 #include <seccomp.h>
@@ -22,11 +23,11 @@
 #include "verify/jail/ref_worker.h"
 #include "verify/pool/hardware.h"
 
-/* What is missing, in the order in which it matters. */
+/* What the user should do, in the order of the checks. A text beyond the last place is dropped. */
 struct advice {
-    const char *line[8];
+    const char *line[8]; /* borrowed */
     int n;
-    bool cannot_verify; /* the program's main job does not work here */
+    bool cannot_verify; /* true: answers (kernels that a model writes) cannot be judged here; the exit status is 1 */
 };
 
 static void advise(struct advice *a, const char *line) {
@@ -35,7 +36,8 @@ static void advise(struct advice *a, const char *line) {
 
 static void show(const char *what, const char *text) { printf("%-12s %s\n", what, text); }
 
-/* The first line that a program prints, when it ends well within the time; else out stays empty. */
+/* Runs a program and appends the first line of its stdout to out. Nothing is appended where it fails or takes longer
+ * than 20 s. */
 static void says(char *const *argv, struct str *out) {
     struct process p;
     char text[512];
@@ -52,7 +54,7 @@ static void says(char *const *argv, struct str *out) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) str_add(out, text, strcspn(text, "\n"));
 }
 
-/* The value of the first "key : value" line of /proc/cpuinfo; false when absent. */
+/* Copies the value of the first line "key : value" in the text of /proc/cpuinfo. False: it has none. */
 static bool cpu_field(const char *cpuinfo, const char *key, char *out, size_t size) {
     const char *p = strstr(cpuinfo, key);
     if (!p || !(p = strchr(p, ':'))) return false;
@@ -84,7 +86,8 @@ static void check_cpu(void) {
     show("features", have.len ? have.p : "none of the vector extensions that the fast paths use");
 }
 
-/* What this machine is called as a host that judges (docs/farm.md). */
+/* Prints the classes of hardware under which this machine takes work when it judges answers for others (docs/farm.md):
+ * one for its CPU and one for each kind of GPU. */
 static void check_classes(void) {
     struct gpu_device gpu[GPUS_MAX];
     CLEANUP_STR struct str text = STR_INIT;
@@ -106,6 +109,7 @@ static void check_memory(struct advice *a) {
     if (gib < 4) advise(a, "less than 4 GiB of memory: the embedded model fits, larger ones do not");
 }
 
+/* True: j is open, and the caller closes it. */
 static bool check_jail(struct jail *j, struct advice *a) {
     struct err e = {0};
     if (jail_open(j, false, &e) == ST_OK) {
@@ -122,7 +126,8 @@ static bool check_jail(struct jail *j, struct advice *a) {
     return false;
 }
 
-/* What the kernel lends the sandbox, and the library that writes its filters. */
+/* Prints which parts of a sandbox the kernel has, and the version of libseccomp, which makes the system call filters.
+ * Nothing here is advice: check_jail has tried whether the sandbox works. */
 static void check_kernel(void) {
     char *text = NULL;
     const struct scmp_version *v = seccomp_version();
@@ -179,9 +184,12 @@ static void check_python(struct advice *a) {
     refworker_close(&w);
 }
 
-/* Packages that some answers, data or tests want, by the name they are imported by and that they are installed by. */
+/* Python packages that only some answers, data or tests need. */
 static const struct package {
-    const char *name, *import, *install, *what_for;
+    const char *name;    /* as it is shown */
+    const char *import;  /* the module */
+    const char *install; /* what pip calls it */
+    const char *what_for;
 } packages[] = {
     {"triton", "triton", "triton", "answers in Triton (backend triton)"},
     {"tilelang", "tilelang", "tilelang", "answers in TileLang (backend tilelang)"},
@@ -192,8 +200,10 @@ static const struct package {
     {"peft", "peft", "peft", "a test that loads adapters with it"},
 };
 
-/* Each package's version in the Python that judges, or what it would be for. */
+/* Prints for each package its version, or what it would be for. A package is looked for where check_python looks for
+ * torch, but in each Python: the one that is shown need not be the one that has torch. */
 static void check_packages(void) {
+    /* Prints VERSION|; the bar alone, where the package is not there. */
     static const char probe[] = "import importlib.util as u, importlib.metadata as m, sys\n"
                                 "def of(name, package):\n"
                                 "    try:\n"
@@ -221,7 +231,7 @@ static void check_packages(void) {
     }
 }
 
-/* The driver, without its headers: the program runs where there is none. */
+/* Opens NVIDIA's driver by name: the program is not linked with it, because it must start on machines without one. */
 static void check_driver(void) {
     union {
         void *p;
@@ -243,7 +253,8 @@ static void check_driver(void) {
            devices == 1 ? "" : "s");
 }
 
-/* The plugin is opened: it says what it runs on, or what it lacks. */
+/* Opens the CUDA plugin, the shared library that computes models on a GPU, and prints its device or why there is none.
+ */
 static void check_plugin(void) {
     struct pool *pool = pool_create(1);
     struct backend *be = NULL;
@@ -257,15 +268,19 @@ static void check_plugin(void) {
     pool_destroy(pool);
 }
 
-/* The word behind `word` in a line, up to a comma or blank. */
+/* Copies what stands between `word` and the next comma or blank. out is empty where `word` is not in the line. */
 static void word_behind(const char *line, const char *word, char *out, size_t size) {
     const char *at = strstr(line, word);
     snprintf(out, size, "%.*s", at ? (int)strcspn(at + strlen(word), ", ") : 0, at ? at + strlen(word) : "");
 }
 
-/* Programs, by a line that they print and the word in front of the version. */
+/* Programs that only some answers, builds or tests need. */
 static const struct program {
-    const char *name, *places[2], *shell, *word, *what_for;
+    const char *name;
+    const char *places[2]; /* where it may be: the first that is found counts */
+    const char *shell;     /* a command of sh whose first line holds the version; $0 is the program */
+    const char *word;      /* what stands in front of the version in that line */
+    const char *what_for;
 } programs[] = {
     {"nvcc",
      {"nvcc", "/usr/local/cuda/bin/nvcc"},
@@ -301,7 +316,8 @@ static void check_programs(void) {
     }
 }
 
-/* Libraries that are opened when they are wanted, or linked into a benchmark alone. */
+/* Prints what else may be installed: oneDNN, which only bench/matmul is linked with, and the folders of
+ * ThunderKittens and KernelBench, which environment variables name. */
 static void check_libraries(void) {
     static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.2"};
     const char *kittens = getenv("THUNDERKITTENS_ROOT"), *kernelbench = getenv("KERNELBENCH_ROOT");
@@ -324,7 +340,7 @@ static void check_libraries(void) {
                                                       "problems/ are used)");
 }
 
-/* True when `python -c code` ends with status 0 within the time. */
+/* True: `python -c code` has ended with status 0 within 20 s. */
 static bool python_runs(const char *python, const char *code) {
     struct process p;
     int status;
@@ -354,8 +370,8 @@ static void check_tensorboard(void) {
     show("tensorboard", "not found; runs are recorded all the same (metrics.jsonl and event files)");
 }
 
-/* Where a model's name is looked up, in that order, and which architectures are understood. The server is not asked: a
- * machine may well be without one. */
+/* Prints where a model's name is looked up, in that order, and which architectures can be loaded. No request is sent to
+ * the Hugging Face Hub: doctor must work without a network. */
 static void check_models(void) {
     struct hub_settings h;
     char **names = NULL;
@@ -383,7 +399,7 @@ const struct args_command doctor_command = {
     .name = "doctor",
     .usage = "",
     .about = "Tries everything that the program needs.",
-    .notes = "Exit status: 0 all there, 1 something is missing, 2 usage.",
+    .notes = "Exit status: 0 answers can be judged here, 1 they cannot, 2 usage.",
 };
 
 int cmd_doctor(int argc, char **argv) {
@@ -408,7 +424,7 @@ int cmd_doctor(int argc, char **argv) {
     check_libraries();
     check_tensorboard();
     check_models();
-    CLEANUP_STR struct str sources = STR_INIT; /* make demo is of them alone */
+    CLEANUP_STR struct str sources = STR_INIT; /* only a source tree has tools/demo and a Makefile */
     str_addf(&sources, "%s/tools/demo", home_dir());
     printf("\n%s\n", a.n                     ? "To do:"
                      : fs_is_file(sources.p) ? "All that is needed is there. Next: make demo."

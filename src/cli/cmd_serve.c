@@ -325,7 +325,7 @@ struct served {
     struct serve_verify *verify;
     struct dashboard *dashboard; /* NULL: no runs are shown */
 };
-enum { FRONTS_MAX = 4 };
+enum { FRONTS_MAX = 5 };
 
 static bool is_ready(const struct served *s) { return !s->model || serve_ready(s->model); }
 
@@ -357,6 +357,7 @@ static enum status serve_with(const struct served *s, const struct serve_command
     if (s->model) front[n++] = serve_front(s->model);
     if (s->tinker) front[n++] = tinker_front(s->tinker);
     if (s->verify) front[n++] = verdicts_front(serve_verify_service(s->verify));
+    if (s->verify) front[n++] = verdicts_gyms_front(serve_verify_service(s->verify));
     if (s->dashboard) front[n++] = dashboard_front(s->dashboard);
     struct http_options h = {.host = o->host,
                              .port = o->port,

@@ -58,7 +58,7 @@ float st_f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = h >> 10 & 31u, man = h & 0x3ffu;
     if (exp == 31) return f32_from_bits(sign | 0x7f800000u | man << 13);
     if (exp != 0) return f32_from_bits(sign | (exp + 112) << 23 | man << 13);
-    /* These are zero and subnormals. It is exact. */
+    /* Zero and subnormals: the product is exact. */
     float x = (float)man * 0x1p-24f;
     return sign ? -x : x;
 }
@@ -66,13 +66,13 @@ float st_f16_to_f32(uint16_t h) {
 uint16_t st_f32_to_f16(float x) {
     uint32_t u = f32_bits(x), sign = u >> 16 & 0x8000u;
     u &= 0x7fffffffu;
-    if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  /* This is a NaN. */
+    if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  /* NaN */
     if (u >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity. */
     if (u >= 0x38800000u) {                                  /* The result is a normal number. */
         u += 0xfffu + (u >> 13 & 1u);
         return (uint16_t)(sign | ((u >> 13) - (112u << 10)));
     }
-    if (u < 0x33000000u) return (uint16_t)sign; /* It is below half of the smallest subnormal. */
+    if (u < 0x33000000u) return (uint16_t)sign; /* x is below half of the smallest subnormal. */
     uint32_t shift = 126u - (u >> 23), man = (u & 0x7fffffu) | 0x800000u;
     uint32_t half = 1u << (shift - 1), rest = man & ((1u << shift) - 1), q = man >> shift;
     if (rest > half || (rest == half && (q & 1u))) q++;
@@ -360,7 +360,7 @@ const char *st_metadata(const struct st_file *f, const char *key) {
         memcpy(&header_bytes, f->map[i].data, 8);
         json_t *root = json_loadb((const char *)f->map[i].data + 8, (size_t)header_bytes, 0, NULL);
         const char *v = json_string_value(json_object_get(json_object_get(root, "__metadata__"), key));
-        /* The arena is the file's own. A string that was looked up lives as long as the file. */
+        /* The copy lies in the file's arena, and so lives as long as the file. */
         const char *copy = v ? arena_strdup((struct arena *)(uintptr_t)&f->arena, v) : NULL;
         json_decref(root);
         if (copy) return copy;

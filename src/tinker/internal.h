@@ -24,6 +24,10 @@ enum {
 /* ---- futures ------------------------------------------------------------------------------------------------------*/
 
 enum future_state { FUTURE_WAITS, FUTURE_DONE, FUTURE_FAILED };
+/* Bytes of the results that are kept; unread: of those that nobody has fetched. */
+struct kept_results {
+    int64_t bytes, unread;
+};
 /* What a call is answered with: a promise, and what became of it. */
 struct future {
     struct future *next;                /* in its slot */
@@ -34,6 +38,8 @@ struct future {
     bool proto; /* the result is protobuf */
     struct str result;
     double since; /* when it was made or, then, done */
+    double read;  /* when its result was fetched last; 0: never */
+    struct kept_results *kept;
     struct http_exchange **poll;
     int n_polls, cap_polls;
 };
@@ -88,9 +94,9 @@ struct tinker_run {
     int64_t next_seq; /* the call that is executed next */
     int64_t calls;    /* that were accepted */
     struct tinker_held *held;
-    bool busy;              /* a call of it is with the model's thread */
-    bool gone;              /* its session has ended, and its weights are given up */
-    bool corrupt;           /* it could not be made */
+    bool busy;              /* true: the model's thread has a call of this run */
+    bool gone;              /* true: the session has ended, and the run's weights are given up */
+    bool corrupt;           /* true: the model could not be made */
     char *dir;              /* what is kept of it on disk (store.c) */
     int log;                /* the file of its calls; -1: none */
     atomic_bool log_broken; /* true: it could not be written to, and takes nothing more */
@@ -99,7 +105,7 @@ struct tinker_run {
     int adapter; /* 0: none */
     struct trainer *trainer;
     int64_t used;                   /* number of the last use */
-    bool half_done;                 /* a call is in the middle of its work */
+    bool half_done;                 /* true: a call has trained on some of its datums; the model must not rest */
     double kept_at;                 /* when its state was kept */
     char *snapshot[KEPT_SNAPSHOTS]; /* folders of its last samplers without a name, the newest first */
 };
@@ -136,10 +142,10 @@ enum task_kind {
     TASK_TRAIN,
     TASK_STEP,
     TASK_SAVE,
-    TASK_SNAPSHOT,     /* a sampler without a name */
-    TASK_OPEN_SAMPLER, /* a sampler of a checkpoint */
-    TASK_DROP,         /* weights of a run and of a sampler */
-    TASK_CLOSE,        /* all of them */
+    TASK_SNAPSHOT,     /* copies a run's adapter for a sampler without a name */
+    TASK_OPEN_SAMPLER, /* loads a checkpoint's adapter for a sampler */
+    TASK_DROP,         /* gives up the weights of a run or of a sampler */
+    TASK_CLOSE,        /* gives up the weights of all runs */
 };
 struct task {
     struct model_call call;
@@ -191,6 +197,7 @@ struct tinker {
     struct model_thread *thread;
     struct comm *comm;
     struct future *future[FUTURE_SLOTS];
+    struct kept_results kept;
     struct tinker_session *sessions;
     struct tinker_run *runs;
     struct tinker_sampler *samplers;
@@ -218,14 +225,13 @@ double tinker_now_s(void);
 /* Replies with {"detail": ...}. */
 void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void reply_empty(struct http_exchange *x);
-/* The body as JSON, which the caller gives up; NULL: x has its reply. */
+/* The body as a JSON object, which the caller gives up. NULL: it is none, and x has its reply. */
 json_t *body_json(struct http_exchange *x);
-/* Whether the model is there; else x has its reply. */
-bool model_is_up(struct tinker *t, struct http_exchange *x);
-/* The digest of a body. */
-/* The same of a call. */
+/* Does the same for a call, where x may be NULL: then nobody is told. */
 json_t *incoming_json(const struct incoming *in);
 struct digest body_digest(const struct http_exchange *x);
+/* True: the model is ready. False: x has its reply. */
+bool model_is_up(struct tinker *t, struct http_exchange *x);
 /* Where clients may go on: false, and x has its reply, when there is no such session or it has ended. */
 struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, const char *id);
 struct tinker_session *session_find(const struct tinker *t, const char *id);
@@ -240,6 +246,8 @@ struct future *future_find(const struct tinker *t, const char *id);
 struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
                            const struct digest *content);
 /* Takes the bytes of result. */
+/* Its result, which is there, has been fetched. */
+void future_read(struct future *f);
 void future_done(struct future *f, struct str *result, bool proto);
 /* category: "user", "server" or "unknown". */
 void future_fail(struct future *f, const char *category, const char *message);
@@ -251,6 +259,10 @@ void future_promise(struct http_exchange *x, const struct future *f, const char 
 bool future_repeated(struct tinker *t, struct http_exchange *x, const char *id, const struct digest *content,
                      const char *model_id);
 void futures_drop(struct tinker *t, const struct tinker_session *owner);
+/* While more than max_results bytes are kept, those go that were fetched longest ago, and not within reread_s. */
+void futures_trim(struct tinker *t, double now);
+/* Whether so many bytes wait to be fetched that no further call is taken on; x has its reply, 429, then. */
+bool futures_full(const struct tinker *t, struct http_exchange *x);
 void futures_age(struct tinker *t, double now);
 void retrieve_begin(void *tinker, struct http_exchange *x);
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e);

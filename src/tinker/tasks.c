@@ -1,5 +1,8 @@
-/* What the model's thread does for a client that trains, between the steps of sampling: one piece at a time, so that
- * neither sampling nor the calls of other models wait for a large batch. */
+/* Tasks: work for clients that train. The model's thread runs a task between two sampling steps, and cuts a large batch
+ * into pieces with sampling steps between them, so that neither samplers nor other clients wait for all of it.
+ *
+ * A model is at rest when its optimizer moments and its sum of gradients have been moved to host memory. Its weights
+ * stay on the device. */
 #include <errno.h>
 #include <float.h>
 #include <stdio.h>
@@ -12,7 +15,8 @@
 #include "tensor/backend.h"
 #include "tinker/internal.h"
 
-/* Samplers that stay on the device; older ones rest until somebody asks for them. */
+/* So many adapters of samplers have their weights on the device. Older ones have them in host memory until somebody
+ * asks for them. */
 enum { MAX_AWAKE_SAMPLERS = 16 };
 
 static bool run_task(struct model_call *c, struct policy *p);
@@ -44,7 +48,7 @@ void task_begin(struct task *w) {
     model_thread_call(w->t->thread, &w->call);
 }
 
-/* ---- which models are on the device -------------------------------------------------------------------------------*/
+/* ---- which models are awake ---------------------------------------------------------------------------------------*/
 
 static void list_add(struct trained *l, struct tinker_run *r) {
     if (l->n == l->cap) {
@@ -59,7 +63,8 @@ static void list_remove(struct trained *l, const struct tinker_run *r) {
         if (l->run[i] == r) l->run[i--] = l->run[--l->n];
 }
 
-/* Puts the model that was used longest ago to rest, but this one. False: there is none that could rest. */
+/* Puts one model to rest: of all but `but` and those in the middle of a call, the one that was used longest ago. False:
+ * no model has been put to rest. */
 static bool rest_one(struct tinker *t, const struct tinker_run *but) {
     struct tinker_run *oldest = NULL;
     struct err e = {0};
@@ -80,11 +85,12 @@ static int count_awake(const struct tinker *t) {
     return n;
 }
 
-/* Room for one model more beside this one. */
+/* Puts models other than r to rest, as far as possible, until one more may be awake. */
 static void make_room(struct tinker *t, const struct tinker_run *r) {
     while (count_awake(t) >= t->o->max_awake && rest_one(t, r)) {}
 }
 
+/* Wakes the task's model. Where memory is short, other models are put to rest for it. */
 static enum status wake_run(struct task *w, struct err *e) {
     struct tinker_run *r = w->run;
     enum status st;
@@ -99,7 +105,8 @@ static enum status wake_run(struct task *w, struct err *e) {
     return st;
 }
 
-/* Adapters of samplers: the oldest ones rest. The engine wakes them when they are asked for. */
+/* Adds a sampler's adapter, and puts the oldest awake ones beyond MAX_AWAKE_SAMPLERS to rest. The engine wakes an
+ * adapter when a request asks for it. */
 static void keep_sampler(struct tinker *t, struct policy *p, int adapter) {
     struct err e;
     if (t->n_sampled == t->cap_sampled) {
@@ -118,7 +125,8 @@ static void keep_sampler(struct tinker *t, struct policy *p, int adapter) {
 
 /* ---- models -------------------------------------------------------------------------------------------------------*/
 
-/* The trainer of an adapter that is there, with the moments of a folder if it has any. */
+/* Makes a trainer for an adapter. A load that asks for the optimizer also reads its moments from the task's folder.
+ * After an error *out may be set; the caller closes it. */
 static enum status open_trainer(struct task *w, struct policy *p, int adapter, struct trainer **out, struct err *e) {
     TRY(model_adapter_prepare(p->model, adapter, e));
     TRY(trainer_open(w->t->comm, p->model, adapter, w->t->o->train_tokens, out, e));
@@ -128,6 +136,7 @@ static enum status open_trainer(struct task *w, struct policy *p, int adapter, s
     return adamw_load((*out)->opt, s.param, s.n, file, e);
 }
 
+/* Makes or loads an adapter, and its trainer. After an error neither is left. */
 static enum status make_once(struct task *w, struct policy *p, int *adapter, struct trainer **trainer, struct err *e) {
     *adapter = 0;
     *trainer = NULL;
@@ -142,6 +151,7 @@ static enum status make_once(struct task *w, struct policy *p, int *adapter, str
     return st;
 }
 
+/* Gives up the trainer and the adapter of a run. The run itself stays. */
 static void drop_run(struct task *w, struct policy *p, struct tinker_run *r) {
     struct err e;
     if (!r->trainer) return;
@@ -152,7 +162,8 @@ static void drop_run(struct task *w, struct policy *p, struct tinker_run *r) {
     if (engine_adapter_drop(p->engine, r->adapter, &e) != ST_OK) log_warn("%s: %s", r->id, e.msg);
 }
 
-/* A new model, or the weights of a checkpoint in the place of what is there. */
+/* Gives the run a new adapter or that of a checkpoint. What the run had before is dropped only when all has gone well.
+ */
 static enum status make_model(struct task *w, struct policy *p, struct err *e) {
     struct tinker_run *r = w->run;
     struct trainer *trainer;
@@ -195,17 +206,19 @@ static enum status train_group(struct task *w, struct policy *p, int end, struct
     return ST_OK;
 }
 
-/* One group of datums. *more: there are others. */
+/* Trains on the next group of datums. *more is true while groups are left: the thread then calls again. After an error
+ * the gradients are what they were before the call. */
 static enum status train(struct task *w, struct policy *p, bool *more, struct err *e) {
     struct tinker_run *r = w->run;
     struct datums *x = &w->datums;
     enum status st = ST_OK;
     if (w->at == 0) {
         TRY(wake_run(w, e));
+        datums_cut(x, w->t->o->train_tokens, &w->mem);
         if (!x->forward_only) TRY(train_mark_take(r->trainer, &w->mark, e));
         r->half_done = true;
     }
-    const int end = datums_group_end(x, w->at, w->t->o->train_tokens);
+    const int end = datums_group_end(x, w->at);
     st = train_group(w, p, end, e);
     if (st != ST_OK && w->at > 0) err_note(e, "of the datums from %d on", w->at);
     w->at = end;
@@ -224,10 +237,11 @@ static enum status train(struct task *w, struct policy *p, bool *more, struct er
 
 static enum status step(struct task *w, struct err *e) {
     const struct call_optim *o = &w->optim;
+    /* eps is never 0: a weight whose moments are 0 would become 0 / 0. */
     const struct adamw_config c = {.learning_rate = o->learning_rate,
                                    .beta1 = o->beta1,
                                    .beta2 = o->beta2,
-                                   .eps = o->eps > (double)FLT_MIN ? o->eps : (double)FLT_MIN, /* 0 / eps is 0 */
+                                   .eps = o->eps > (double)FLT_MIN ? o->eps : (double)FLT_MIN,
                                    .weight_decay = o->weight_decay};
     double norm;
     TRY(wake_run(w, e));
@@ -269,6 +283,7 @@ static int64_t bytes_in(const char *dir) {
     return sum;
 }
 
+/* Writes the checkpoint into dir, and then gives the folder its name, w->folder. */
 static enum status write_checkpoint(struct task *w, struct policy *p, const char *dir, struct err *e) {
     const struct tinker_run *r = w->run;
     TRY(fs_remove(dir, e));
@@ -304,6 +319,7 @@ static enum status save(struct task *w, struct policy *p, struct err *e) {
     return ST_OK;
 }
 
+/* Copies the model's adapter, as it is now, for a sampler without a name. */
 static enum status snapshot(struct task *w, struct policy *p, struct err *e) {
     enum status st;
     TRY(wake_run(w, e));
@@ -321,6 +337,7 @@ static enum status snapshot(struct task *w, struct policy *p, struct err *e) {
     return ST_OK;
 }
 
+/* Loads a checkpoint's adapter for a sampler. */
 static enum status open_sampler(struct task *w, struct policy *p, struct err *e) {
     enum status st;
     do {
@@ -377,7 +394,7 @@ static bool run_task(struct model_call *c, struct policy *p) {
     return true;
 }
 
-/* ---- when it is done: the server's thread -------------------------------------------------------------------------*/
+/* ---- after a task, on the server's thread -------------------------------------------------------------------------*/
 
 static void end_sampler(struct task *w) {
     struct tinker_sampler *m = w->sampler;
@@ -385,7 +402,7 @@ static void end_sampler(struct task *w) {
     m->ready = w->status == ST_OK;
     m->failed = !m->ready;
     m->err = w->err;
-    if (m->gone && m->ready) { /* its session ended meanwhile */
+    if (m->gone && m->ready) { /* the sampler's session has ended since the task began */
         struct task *drop = task_make(w->t, TASK_DROP);
         drop->adapter = m->adapter;
         m->ready = false;

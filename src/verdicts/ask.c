@@ -14,6 +14,12 @@ bool verdict_refuse(struct verdict_refusal *r, int status, const char *code, con
     return false;
 }
 
+void verdict_refusal_place(struct verdict_refusal *why, const char *where, size_t i) {
+    struct verdict_refusal was = *why;
+    snprintf(why->param, sizeof why->param, "%s[%zu]%s%.40s", where, i, *was.param ? "." : "", was.param);
+    snprintf(why->message, sizeof why->message, "%s[%zu]: %.500s", where, i, was.message);
+}
+
 void verdict_refusal_json(const struct verdict_refusal *r, const char *key, struct str *out) {
     js_begin(out, key, '{');
     js_put_str(out, "message", r->message);
@@ -38,8 +44,7 @@ static const char *type_of(const json_t *v) {
     }
 }
 
-/* A text without U+0000, of 1 to `most` bytes. */
-static bool read_text(const json_t *v, const char *name, size_t most, const char **out, struct verdict_refusal *why) {
+bool verdict_read_text(const json_t *v, const char *name, size_t most, const char **out, struct verdict_refusal *why) {
     if (!json_is_string(v))
         return verdict_refuse(why, 400, NULL, name, "%s: expected a string, got %s", name, type_of(v));
     const size_t n = json_string_length(v);
@@ -50,19 +55,19 @@ static bool read_text(const json_t *v, const char *name, size_t most, const char
 }
 
 static bool read_name(const json_t *v, const char *name, const char **out, struct verdict_refusal *why) {
-    if (!read_text(v, name, VERDICT_NAME_BYTES, out, why)) return false;
+    if (!verdict_read_text(v, name, VERDICT_NAME_BYTES, out, why)) return false;
     return **out || verdict_refuse(why, 400, NULL, name, "%s: expected a name, got an empty string", name);
 }
 
-static bool read_bool(const json_t *v, const char *name, int *out, struct verdict_refusal *why) {
+bool verdict_read_bool(const json_t *v, const char *name, int *out, struct verdict_refusal *why) {
     if (!json_is_boolean(v))
         return verdict_refuse(why, 400, NULL, name, "%s: expected true or false, got %s", name, type_of(v));
     *out = json_is_true(v);
     return true;
 }
 
-static bool read_int(const json_t *v, const char *name, int64_t low, int64_t high, int64_t *out,
-                     struct verdict_refusal *why) {
+bool verdict_read_int(const json_t *v, const char *name, int64_t low, int64_t high, int64_t *out,
+                      struct verdict_refusal *why) {
     const bool whole = json_is_integer(v);
     *out = whole ? json_integer_value(v) : 0;
     if (whole && *out >= low && *out <= high) return true;
@@ -96,15 +101,15 @@ static bool read_options(const json_t *o, struct verdict_ask *out, struct verdic
         bool ok;
         if (json_is_null(v)) continue;
         if (strcmp(name, "trials") == 0) {
-            ok = read_int(v, "options.trials", 1, 100, &n, why);
+            ok = verdict_read_int(v, "options.trials", 1, 100, &n, why);
             out->trials = (int)n;
         } else if (strcmp(name, "timed_calls") == 0) {
-            ok = read_int(v, "options.timed_calls", 1, 10000, &n, why);
+            ok = verdict_read_int(v, "options.timed_calls", 1, 10000, &n, why);
             out->timed_calls = (int)n;
         } else if (strcmp(name, "measure") == 0)
-            ok = read_bool(v, "options.measure", &out->measure, why);
+            ok = verdict_read_bool(v, "options.measure", &out->measure, why);
         else if (strcmp(name, "single_input") == 0)
-            ok = read_bool(v, "options.single_input", &out->single_input, why);
+            ok = verdict_read_bool(v, "options.single_input", &out->single_input, why);
         else if (strcmp(name, "staged") == 0)
             ok = read_choice(v, "options.staged", CHOICE_TEXT(STAGING_LIST), &out->staged, why);
         else if (strcmp(name, "timing_method") == 0)
@@ -131,7 +136,7 @@ static bool read_problem(const json_t *o, struct verdict_ask *out, struct verdic
         else if (strcmp(name, "source") == 0)
             ok = read_name(v, "problem.source", &out->source, why);
         else if (strcmp(name, "code") == 0)
-            ok = read_text(v, "problem.code", VERDICT_PROBLEM_BYTES, &out->code, why);
+            ok = verdict_read_text(v, "problem.code", VERDICT_PROBLEM_BYTES, &out->code, why);
         else if (strcmp(name, "entry") == 0)
             ok = read_name(v, "problem.entry", &entry, why);
         else
@@ -152,28 +157,29 @@ static bool read_field(const char *name, const json_t *v, struct verdict_ask *ou
     int64_t n = 0;
     int flag = 0;
     bool ok;
-    if (strcmp(name, "id") == 0) return read_text(v, "id", VERDICT_NAME_BYTES, &out->id, why);
+    if (strcmp(name, "id") == 0) return verdict_read_text(v, "id", VERDICT_NAME_BYTES, &out->id, why);
     if (strcmp(name, "problem") == 0) return read_problem(v, out, why);
-    if (strcmp(name, "solution") == 0) return read_text(v, "solution", VERDICT_SOLUTION_BYTES, &out->solution, why);
+    if (strcmp(name, "solution") == 0)
+        return verdict_read_text(v, "solution", VERDICT_SOLUTION_BYTES, &out->solution, why);
     if (strcmp(name, "config") == 0) return read_name(v, "config", &out->config, why);
     if (strcmp(name, "backend") == 0) return read_choice(v, "backend", CHOICE_TEXT(BACKEND_LIST), &out->backend, why);
     if (strcmp(name, "options") == 0) return read_options(v, out, why);
     if (strcmp(name, "extract") == 0) {
-        ok = read_bool(v, "extract", &flag, why);
+        ok = verdict_read_bool(v, "extract", &flag, why);
         out->extract = flag;
         return ok;
     }
     if (strcmp(name, "force") == 0) {
-        ok = read_bool(v, "force", &flag, why);
+        ok = verdict_read_bool(v, "force", &flag, why);
         out->force = flag;
         return ok;
     }
     if (strcmp(name, "priority") == 0) {
-        ok = read_int(v, "priority", 0, VERDICT_PRIORITIES - 1, &n, why);
+        ok = verdict_read_int(v, "priority", 0, VERDICT_PRIORITIES - 1, &n, why);
         out->priority = (int)n;
         return ok;
     }
-    if (strcmp(name, "tokens") == 0) return read_int(v, "tokens", 0, INT32_MAX, &out->tokens, why);
+    if (strcmp(name, "tokens") == 0) return verdict_read_int(v, "tokens", 0, INT32_MAX, &out->tokens, why);
     if (strcmp(name, "metadata") == 0) {
         out->metadata = v;
         return true;

@@ -23,6 +23,14 @@ struct verdict_refusal {
 /* Returns false. */
 bool verdict_refuse(struct verdict_refusal *r, int status, const char *code, const char *param, const char *fmt, ...)
     PRINTF_LIKE(5, 6);
+/* Says which one of a list is refused: "solution" of item 3 is "items[3].solution". */
+void verdict_refusal_place(struct verdict_refusal *why, const char *where, size_t i);
+/* Values of a request. `name` stands in the refusal. A text has no U+0000 and at most `most` bytes, and is borrowed. */
+bool verdict_read_text(const json_t *v, const char *name, size_t most, const char **out,
+                       struct verdict_refusal *why) MUST_USE;
+bool verdict_read_bool(const json_t *v, const char *name, int *out, struct verdict_refusal *why) MUST_USE;
+bool verdict_read_int(const json_t *v, const char *name, int64_t low, int64_t high, int64_t *out,
+                      struct verdict_refusal *why) MUST_USE;
 /* Appends {"message","type","param","code"}; type is "invalid_request_error". */
 void verdict_refusal_json(const struct verdict_refusal *r, const char *key, struct str *out);
 

@@ -154,6 +154,11 @@ bool desk_problem(struct desk *d, const char *source, const char *key, const str
     return shelf_find(d->shelf, source ? source : d->o.config[0].source, key, out, why);
 }
 
+const struct problem *desk_problem_of_text(struct desk *d, const char *code, const char **source) {
+    const struct problem *p = shelf_find_text(d->shelf, code, source);
+    return p && !*source && d->o.config[0].source ? NULL : p; /* without a source a request means the configuration's */
+}
+
 const struct problem_set *desk_problems(struct desk *d, const char *source) {
     return shelf_set(d->shelf, source ? source : d->o.config[0].source);
 }

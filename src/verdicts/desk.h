@@ -79,6 +79,8 @@ void desk_withdraw(struct desk *d, struct desk_work *w);
 /* Finds a problem by key and source (NULL: the first configuration's), as requests name them. */
 bool desk_problem(struct desk *d, const char *source, const char *key, const struct problem **out,
                   struct verdict_refusal *why) MUST_USE;
+/* As shelf_find_text(); with the key and that source (NULL: with none) a request finds it. */
+const struct problem *desk_problem_of_text(struct desk *d, const char *code, const char **source);
 /* The problems of a source that is loaded; NULL: there is no such source. */
 const struct problem_set *desk_problems(struct desk *d, const char *source);
 /* The configuration of that name (NULL: the first); NULL: there is none. */

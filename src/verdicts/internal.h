@@ -77,10 +77,31 @@ void verdicts_reply_refusal(struct http_exchange *x, const struct verdict_refusa
 /* Who asks: requests of equal owners take turns with those of others. */
 uint64_t verdicts_owner(const struct http_exchange *x);
 
+/* Finds what is named. False: replied. The caller frees the row of a job. */
+bool verdicts_find_job(struct verdicts *v, struct http_exchange *x, const char *name, struct job_row *r) MUST_USE;
+bool verdicts_find_batch(struct verdicts *v, struct http_exchange *x, const char *name, struct batch_row *b) MUST_USE;
+bool verdicts_batch_is_over(const struct batch_row *b);
+
+/* Requests on their way into the file. */
+struct verdicts_arriving {
+    struct job_new *job;
+    size_t n, cap;
+};
+/* Checks a request and takes it on; its metadata leaves it. False: it is refused. */
+bool verdicts_arrive(struct verdicts *v, struct verdicts_arriving *a, json_t *request,
+                     struct verdict_refusal *why) MUST_USE;
+void verdicts_arriving_free(struct verdicts_arriving *a);
+/* Whether n more jobs may wait. False: replied. */
+bool verdicts_has_room(struct verdicts *v, struct http_exchange *x, size_t n) MUST_USE;
+
 /* routes.c */
 extern const struct http_route verdicts_routes[];
 extern const size_t verdicts_n_routes;
 void verdicts_put_metrics(void *verdicts, struct str *out);
+
+/* gyms.c */
+extern const struct http_route gyms_routes[];
+extern const size_t gyms_n_routes;
 
 /* problems_api.c */
 void problems_list_begin(void *verdicts, struct http_exchange *x);

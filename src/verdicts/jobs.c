@@ -60,6 +60,12 @@ void job_row_free(struct job_row *r) {
     r->request = r->metadata = r->result = NULL;
 }
 
+enum status job_result_parse(const char *result, json_t **out, struct err *e) {
+    CLEANUP_STR struct str text = STR_INIT;
+    str_addf(&text, "{%s}", *result == ',' ? result + 1 : result);
+    return js_parse(text.p, text.len, "a kept result", out, e);
+}
+
 /* ---- SQLite -------------------------------------------------------------------------------------------------------*/
 
 static enum status sql_fail(struct jobs *j, struct err *e) {
@@ -268,7 +274,7 @@ enum status jobs_look_up(struct jobs *j, uint64_t owner, const char *key, const 
         bind_text(s, 2, key);
         if (sqlite3_step(s) == SQLITE_ROW) {
             const char *had = (const char *)sqlite3_column_text(s, 0);
-            *found = had && strcmp(had, body->hex) == 0 ? JOBS_SAME : JOBS_OTHER;
+            *found = !body || (had && strcmp(had, body->hex) == 0) ? JOBS_SAME : JOBS_OTHER;
             snprintf(name, JOBS_NAME_BYTES, "%s", (const char *)sqlite3_column_text(s, 1));
         }
         st = finish(j, s, e);
@@ -280,7 +286,7 @@ enum status jobs_look_up(struct jobs *j, uint64_t owner, const char *key, const 
 static enum status add_key(struct jobs *j, uint64_t owner, const char *key, const struct digest *body, const char *name,
                            struct err *e) {
     sqlite3_stmt *s;
-    TRY(prepare(j, "INSERT INTO keys(owner, key, body, name, created) VALUES(?,?,?,?,?)", &s, e));
+    TRY(prepare(j, "INSERT OR REPLACE INTO keys(owner, key, body, name, created) VALUES(?,?,?,?,?)", &s, e));
     sqlite3_bind_int64(s, 1, (int64_t)owner);
     bind_text(s, 2, key);
     bind_text(s, 3, body->hex);
@@ -322,6 +328,8 @@ static enum status add_jobs(struct jobs *j, uint64_t owner, int64_t batch, const
         bind_text(s, 8, jobs[i].metadata);
         if (st == ST_OK && sqlite3_step(s) != SQLITE_DONE) st = sql_fail(j, e);
         sqlite3_reset(s);
+        const struct digest body = digest_of(jobs[i].request, strlen(jobs[i].request));
+        if (st == ST_OK && jobs[i].key) st = add_key(j, owner, jobs[i].key, &body, name, e);
     }
     sqlite3_finalize(s);
     return st;

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/str.h"
+#include "io/json.h"
 
 enum job_status { JOB_QUEUED, JOB_TAKEN, JOB_RUNNING, JOB_SUCCEEDED, JOB_FAILED, JOB_CANCELLED };
 /* "queued" of JOB_QUEUED and JOB_TAKEN, "running", ... */
@@ -33,10 +34,13 @@ struct job_row {
     char *request, *metadata, *result; /* JSON; the result as members, `,"verdict":...`; NULL: none */
 };
 void job_row_free(struct job_row *r);
+/* A result as an object. The caller json_decref's *out. */
+enum status job_result_parse(const char *result, json_t **out, struct err *e) MUST_USE;
 
 struct job_new {
     const char *request, *metadata; /* JSON; metadata may be NULL */
     int priority;
+    const char *key; /* the owner's name for this job alone, or NULL; a job that had it before loses it */
 };
 
 struct jobs;
@@ -44,7 +48,8 @@ struct jobs;
 enum status jobs_open(const char *path, struct jobs **out, struct err *e) MUST_USE;
 void jobs_close(struct jobs *j); /* NULL is fine */
 
-/* What is known of a request by its owner's idempotency key. */
+/* What is known of a request by its owner's idempotency key. A body of NULL is equal to any. The body of a job's own
+ * key is its request. */
 enum jobs_replay { JOBS_NEW, JOBS_SAME, JOBS_OTHER /* the key came with another body before */ };
 /* name: of the job or the batch that JOBS_SAME finds. */
 enum status jobs_look_up(struct jobs *j, uint64_t owner, const char *key, const struct digest *body,

@@ -39,7 +39,7 @@ static void remove_file(void) {
 }
 
 static void add(struct jobs *j, uint64_t owner, const char *request, int priority, char name[JOBS_NAME_BYTES]) {
-    const struct job_new one = {request, NULL, priority};
+    const struct job_new one = {.request = request, .priority = priority};
     OK(jobs_add(j, owner, NULL, NULL, &one, 1, false, name, e));
 }
 
@@ -79,7 +79,7 @@ static void test_turns(void **state) {
 static void test_keys(void **state) {
     (void)state;
     const struct digest one = digest_of("one", 3), two = digest_of("two", 3);
-    const struct job_new job = {"{}", "[1]", 0};
+    const struct job_new job = {.request = "{}", .metadata = "[1]"};
     char made[JOBS_NAME_BYTES], found[JOBS_NAME_BYTES] = "";
     enum jobs_replay replay;
     struct jobs *j = open_jobs();
@@ -93,6 +93,21 @@ static void test_keys(void **state) {
     assert_int_equal(replay, JOBS_OTHER);
     OK(jobs_look_up(j, 2, "key", &one, &replay, found, e)); /* somebody else's key */
     assert_int_equal(replay, JOBS_NEW);
+    OK(jobs_look_up(j, 1, "key", NULL, &replay, found, e)); /* whatever it was */
+    assert_int_equal(replay, JOBS_SAME);
+    /* A job's own key is for its request, and names the newest job that had it. */
+    const struct job_new named[] = {{.request = "one", .key = "task"}, {.request = "two", .key = "task"}};
+    struct job_row r;
+    bool there;
+    OK(jobs_add(j, 1, NULL, NULL, named, 2, true, made, e));
+    OK(jobs_look_up(j, 1, "task", &one, &replay, found, e));
+    assert_int_equal(replay, JOBS_OTHER);
+    OK(jobs_look_up(j, 1, "task", &two, &replay, found, e));
+    assert_int_equal(replay, JOBS_SAME);
+    OK(jobs_find(j, found, true, &r, &there, e));
+    assert_true(there && r.place == 1);
+    assert_string_equal(r.request, "two");
+    job_row_free(&r);
     assert_false(jobs_name_is_old(made));
     assert_true(jobs_name_is_old("vj-0000000100000000000000ff"));
     jobs_close(j);
@@ -140,7 +155,7 @@ static void test_batch(void **state) {
     struct err why = {0};
     assert_int_equal(jobs_open(path, &other, &why), ST_IO); /* one process at a time */
     assert_non_null(strstr(why.msg, "another server"));
-    for (int i = 0; i < N; i++) job[i] = (struct job_new){"{}", NULL, 0};
+    for (int i = 0; i < N; i++) job[i] = (struct job_new){.request = "{}"};
     OK(jobs_add(j, 1, NULL, NULL, job, N, true, name, e));
     id = take(j, text, sizeof text);
     OK(jobs_begin(j, id, e));

@@ -62,7 +62,7 @@ static void put_batch(const char *name, const struct batch_row *b, struct str *o
     js_end(out, '}');
 }
 
-static bool batch_is_over(const struct batch_row *b) {
+bool verdicts_batch_is_over(const struct batch_row *b) {
     int64_t over = 0;
     for (int s = JOB_SUCCEEDED; s <= JOB_CANCELLED; s++) over += b->counts.by[s];
     return over == b->counts.total;
@@ -78,8 +78,7 @@ static void reply_unknown(struct http_exchange *x, const char *name) {
         http_reply_error(x, 404, "not_found", NULL, "there is no \"%.40s\" here", name);
 }
 
-/* False: replied. The caller frees the row. */
-static bool find_job(struct verdicts *v, struct http_exchange *x, const char *name, struct job_row *r) {
+bool verdicts_find_job(struct verdicts *v, struct http_exchange *x, const char *name, struct job_row *r) {
     struct err e;
     bool found;
     if (jobs_find(v->jobs, name, true, r, &found, &e) != ST_OK) {
@@ -90,7 +89,7 @@ static bool find_job(struct verdicts *v, struct http_exchange *x, const char *na
     return found;
 }
 
-static bool find_batch(struct verdicts *v, struct http_exchange *x, const char *name, struct batch_row *b) {
+bool verdicts_find_batch(struct verdicts *v, struct http_exchange *x, const char *name, struct batch_row *b) {
     struct err e;
     bool found;
     if (jobs_batch(v->jobs, name, b, &found, &e) != ST_OK) {
@@ -120,7 +119,7 @@ static void mark_replayed(struct http_exchange *x, bool replayed) {
 static bool reply_job(struct verdicts *v, struct http_exchange *x, const char *name, bool replayed, bool now) {
     struct job_row r;
     struct str out = STR_INIT;
-    if (!find_job(v, x, name, &r)) return true;
+    if (!verdicts_find_job(v, x, name, &r)) return true;
     const bool over = job_is_over(r.status);
     if (over || now) {
         put_job(v, &r, &out);
@@ -134,8 +133,8 @@ static bool reply_job(struct verdicts *v, struct http_exchange *x, const char *n
 static bool reply_batch(struct verdicts *v, struct http_exchange *x, const char *name, bool replayed, bool now) {
     struct batch_row b;
     struct str out = STR_INIT;
-    if (!find_batch(v, x, name, &b)) return true;
-    const bool over = batch_is_over(&b);
+    if (!verdicts_find_batch(v, x, name, &b)) return true;
+    const bool over = verdicts_batch_is_over(&b);
     if (over || now) {
         put_batch(name, &b, &out);
         mark_replayed(x, replayed);
@@ -156,7 +155,7 @@ static void answer(struct verdicts *v, struct http_exchange *x, const char *name
     if (v->draining) seconds = 0;
     if (is_batch ? reply_batch(v, x, name, replayed, seconds <= 0) : reply_job(v, x, name, replayed, seconds <= 0))
         return;
-    if (is_batch ? !find_batch(v, x, name, &b) : !find_job(v, x, name, &r)) return;
+    if (is_batch ? !verdicts_find_batch(v, x, name, &b) : !verdicts_find_job(v, x, name, &r)) return;
     job_row_free(&r);
     struct verdicts_waiter *w = verdicts_wait(v, x, seconds);
     w->job = r.id;
@@ -179,13 +178,7 @@ static void wait_end(void *verdicts, struct http_exchange *x) {
 
 /* ---- new jobs -----------------------------------------------------------------------------------------------------*/
 
-/* Requests on their way into the file. */
-struct arriving {
-    struct job_new *job;
-    size_t n, cap;
-};
-
-static void arriving_free(struct arriving *a) {
+void verdicts_arriving_free(struct verdicts_arriving *a) {
     for (size_t i = 0; i < a->n; i++) {
         free((char *)(uintptr_t)a->job[i].request);
         free((char *)(uintptr_t)a->job[i].metadata);
@@ -193,8 +186,7 @@ static void arriving_free(struct arriving *a) {
     free(a->job);
 }
 
-/* Checks a request and takes it on. */
-static bool arrive(struct verdicts *v, struct arriving *a, json_t *request, struct verdict_refusal *why) {
+bool verdicts_arrive(struct verdicts *v, struct verdicts_arriving *a, json_t *request, struct verdict_refusal *why) {
     struct desk_work *w;
     if (!desk_prepare(v->desk, request, &w, why)) return false;
     const int priority = w->ask.priority;
@@ -206,18 +198,13 @@ static bool arrive(struct verdicts *v, struct arriving *a, json_t *request, stru
     const json_t *metadata = json_object_get(request, "metadata");
     char *kept = metadata ? json_dumps(metadata, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     json_object_del(request, "metadata");
-    a->job[a->n++] = (struct job_new){json_dumps(request, JSON_COMPACT), kept, priority};
+    a->job[a->n++] =
+        (struct job_new){.request = json_dumps(request, JSON_COMPACT), .metadata = kept, .priority = priority};
     return true;
 }
 
-/* "solution" of item 3 is "items[3].solution". */
-static void place_refusal(struct verdict_refusal *why, const char *where, size_t i) {
-    struct verdict_refusal was = *why;
-    snprintf(why->param, sizeof why->param, "%s[%zu]%s%.40s", where, i, *was.param ? "." : "", was.param);
-    snprintf(why->message, sizeof why->message, "%s[%zu]: %.500s", where, i, was.message);
-}
-
-static bool arrive_list(struct verdicts *v, struct arriving *a, const json_t *list, struct verdict_refusal *why) {
+static bool arrive_list(struct verdicts *v, struct verdicts_arriving *a, const json_t *list,
+                        struct verdict_refusal *why) {
     size_t i;
     json_t *one;
     if (!json_is_array(list)) return verdict_refuse(why, 400, NULL, "items", "items: expected a list of requests");
@@ -225,14 +212,14 @@ static bool arrive_list(struct verdicts *v, struct arriving *a, const json_t *li
         return verdict_refuse(why, 400, NULL, "items", "items: expected 1 to %d requests, got %zu", VERDICTS_BATCH,
                               json_array_size(list));
     json_array_foreach(list, i, one) {
-        if (arrive(v, a, one, why)) continue;
-        place_refusal(why, "items", i);
+        if (verdicts_arrive(v, a, one, why)) continue;
+        verdict_refusal_place(why, "items", i);
         return false;
     }
     return true;
 }
 
-static bool arrive_lines(struct verdicts *v, struct arriving *a, const char *text, size_t n,
+static bool arrive_lines(struct verdicts *v, struct verdicts_arriving *a, const char *text, size_t n,
                          struct verdict_refusal *why) {
     struct err e;
     size_t line = 0;
@@ -247,15 +234,14 @@ static bool arrive_lines(struct verdicts *v, struct arriving *a, const char *tex
             return verdict_refuse(why, 400, NULL, "lines", "expected at most %d requests", VERDICTS_BATCH);
         bool fine = js_parse(from, len, "a request", &one, &e) == ST_OK;
         if (!fine) (void)verdict_refuse(why, 400, NULL, NULL, "%.500s", e.msg);
-        if (fine && arrive(v, a, one, why)) continue;
-        place_refusal(why, "lines", line);
+        if (fine && verdicts_arrive(v, a, one, why)) continue;
+        verdict_refusal_place(why, "lines", line);
         return false;
     }
     return a->n > 0 || verdict_refuse(why, 400, NULL, NULL, "expected a request a line, got none");
 }
 
-/* Whether there is room. False: replied. */
-static bool has_room(struct verdicts *v, struct http_exchange *x, size_t n) {
+bool verdicts_has_room(struct verdicts *v, struct http_exchange *x, size_t n) {
     const struct jobs_counts open = jobs_open_ones(v->jobs);
     char seconds[24];
     if (open.total + (int64_t)n <= v->o->max_jobs) return true;
@@ -303,7 +289,7 @@ static bool is_lines(const struct http_exchange *x) {
     return type && (str_has_prefix(type, "application/jsonl") || str_has_prefix(type, "application/x-ndjson"));
 }
 
-static bool read_body(struct verdicts *v, struct http_exchange *x, bool batch, struct arriving *a,
+static bool read_body(struct verdicts *v, struct http_exchange *x, bool batch, struct verdicts_arriving *a,
                       struct verdict_refusal *why) {
     CLEANUP_JSON json_t *o = NULL;
     struct err e;
@@ -311,7 +297,7 @@ static bool read_body(struct verdicts *v, struct http_exchange *x, bool batch, s
     const char *text = http_body(x, &n);
     if (batch && is_lines(x)) return arrive_lines(v, a, text, n, why);
     if (js_parse(text, n, "the body", &o, &e) != ST_OK) return verdict_refuse(why, 400, NULL, NULL, "%.500s", e.msg);
-    if (!batch) return arrive(v, a, o, why);
+    if (!batch) return verdicts_arrive(v, a, o, why);
     if (!json_is_object(o) || json_object_size(o) != 1)
         return verdict_refuse(why, 400, NULL, NULL, "expected {\"items\": [...]} and nothing else");
     return arrive_list(v, a, json_object_get(o, "items"), why);
@@ -319,7 +305,7 @@ static bool read_body(struct verdicts *v, struct http_exchange *x, bool batch, s
 
 static void begin_jobs(struct verdicts *v, struct http_exchange *x, bool batch) {
     struct verdict_refusal why;
-    struct arriving a = {0};
+    struct verdicts_arriving a = {0};
     char name[JOBS_NAME_BYTES];
     const char *key;
     struct digest body;
@@ -333,7 +319,7 @@ static void begin_jobs(struct verdicts *v, struct http_exchange *x, bool batch) 
     }
     if (!read_body(v, x, batch, &a, &why)) {
         verdicts_reply_refusal(x, &why);
-    } else if (has_room(v, x, a.n)) {
+    } else if (verdicts_has_room(v, x, a.n)) {
         if (jobs_add(v->jobs, verdicts_owner(x), key, &body, a.job, a.n, batch, name, &e) != ST_OK) {
             verdicts_reply_trouble(x, &e);
         } else {
@@ -341,7 +327,7 @@ static void begin_jobs(struct verdicts *v, struct http_exchange *x, bool batch) 
             answer(v, x, name, false, seconds);
         }
     }
-    arriving_free(&a);
+    verdicts_arriving_free(&a);
 }
 
 static void verify_begin(void *v, struct http_exchange *x) { begin_jobs(v, x, false); }
@@ -374,7 +360,7 @@ static void job_cancel_begin(void *verdicts, struct http_exchange *x) {
         }
         *slash = 0;
     }
-    if (!find_job(v, x, name, &r)) return;
+    if (!verdicts_find_job(v, x, name, &r)) return;
     if (!job_is_over(r.status) && verdicts_cancel(v, r.id, &e) != ST_OK)
         verdicts_reply_trouble(x, &e);
     else
@@ -388,7 +374,7 @@ static void batch_cancel(struct verdicts *v, struct http_exchange *x, const char
     struct err e;
     int64_t id[AT_ONCE];
     size_t n;
-    if (!find_batch(v, x, name, &b)) return;
+    if (!verdicts_find_batch(v, x, name, &b)) return;
     do {
         enum status st = jobs_open_in(v->jobs, b.id, id, AT_ONCE, &n, &e);
         for (size_t i = 0; i < n && st == ST_OK; i++) st = verdicts_cancel(v, id[i], &e);
@@ -417,7 +403,7 @@ static void batch_results(struct verdicts *v, struct http_exchange *x, const cha
     int64_t after = 0, limit = 100;
     size_t n = 0;
     if (!query_i64(x, "after", 0, INT64_MAX, &after) || !query_i64(x, "limit", 1, VERDICTS_PAGE, &limit) ||
-        !find_batch(v, x, name, &b))
+        !verdicts_find_batch(v, x, name, &b))
         return;
     CLEANUP_FREE struct job_row *rows = xcalloc((size_t)limit, sizeof *rows);
     if (jobs_results(v->jobs, b.id, after, rows, (size_t)limit, &n, &e) != ST_OK) {
@@ -434,7 +420,7 @@ static void batch_results(struct verdicts *v, struct http_exchange *x, const cha
     }
     js_end(&out, ']');
     js_put_i64(&out, "next", after);
-    js_put_bool(&out, "done", batch_is_over(&b) && n < (size_t)limit);
+    js_put_bool(&out, "done", verdicts_batch_is_over(&b) && n < (size_t)limit);
     js_end(&out, '}');
     http_reply_json(x, 200, &out);
 }
@@ -468,7 +454,7 @@ static enum http_more batch_more(struct http_exchange *x, struct str *out) {
     }
     CLEANUP_STR struct str state = STR_INIT;
     put_batch(w->name, &b, &state);
-    const bool over = n < AT_ONCE && batch_is_over(&b);
+    const bool over = n < AT_ONCE && verdicts_batch_is_over(&b);
     if (n > 0 || over) put_event(out, over ? "done" : "progress", &state);
     return over || (v->draining && n < AT_ONCE) ? HTTP_END : n > 0 ? HTTP_MORE : HTTP_WAIT;
 }
@@ -478,7 +464,7 @@ static void batch_events(struct verdicts *v, struct http_exchange *x, const char
     int64_t after = 0;
     const char *last = http_header(x, "last-event-id");
     if (last && !parse_i64(last, &after)) after = 0;
-    if (!query_i64(x, "after", 0, INT64_MAX, &after) || !find_batch(v, x, name, &b)) return;
+    if (!query_i64(x, "after", 0, INT64_MAX, &after) || !verdicts_find_batch(v, x, name, &b)) return;
     struct verdicts_waiter *w = verdicts_wait(v, x, 0);
     w->batch = b.id;
     w->cursor = after;

@@ -115,13 +115,11 @@ struct recalling {
 
 static void recall_one(void *ctx, const char *result) {
     struct recalling *r = ctx;
-    CLEANUP_STR struct str text = STR_INIT;
     CLEANUP_JSON json_t *o = NULL;
     struct err e;
     struct verdict v;
     struct digest key;
-    str_addf(&text, "{%s}", *result == ',' ? result + 1 : result);
-    if (js_parse(text.p, text.len, "a kept verdict", &o, &e) != ST_OK) return;
+    if (job_result_parse(result, &o, &e) != ST_OK) return;
     const json_t *verdict = json_object_get(o, "verdict");
     const char *answer = json_string_value(json_object_get(verdict, "answer"));
     if (!answer || strlen(answer) != sizeof key.hex - 1 || !digest_readable(answer)) return;
@@ -265,6 +263,10 @@ struct http_front verdicts_front(struct verdicts *v) {
                                .ctx = v,
                                .metrics = verdicts_put_metrics,
                                .draining = draining};
+}
+
+struct http_front verdicts_gyms_front(struct verdicts *v) {
+    return (struct http_front){.name = "gyms", .route = gyms_routes, .n_routes = gyms_n_routes, .ctx = v};
 }
 
 enum status verdicts_open(const struct verdicts_options *o, struct verdicts **out, struct err *e) {

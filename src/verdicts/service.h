@@ -18,6 +18,8 @@ struct verdicts;
 enum status verdicts_open(const struct verdicts_options *o, struct verdicts **out, struct err *e) MUST_USE;
 /* The front end. It is to be given to http_server_open(), and the server then to verdicts_attach(). */
 struct http_front verdicts_front(struct verdicts *v);
+/* The same service as a resources server of NeMo-Gym and as a server of KernelGYM: a front end beside the first. */
+struct http_front verdicts_gyms_front(struct verdicts *v);
 enum status verdicts_attach(struct verdicts *v, struct http_server *http, struct err *e) MUST_USE;
 /* After http_server_close(). What is being judged is waited for, what waits is left for the next process. NULL is
  * fine. */

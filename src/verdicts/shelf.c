@@ -128,3 +128,29 @@ bool shelf_find(struct shelf *s, const char *source, const char *key, const stru
     pthread_mutex_unlock(&s->lock);
     return found;
 }
+
+/* The text without blanks around it. */
+static const char *trimmed(const char *text, size_t *n) {
+    static const char blanks[] = " \t\r\n";
+    const char *from = text + strspn(text, blanks);
+    *n = strlen(from);
+    while (*n > 0 && strchr(blanks, from[*n - 1])) --*n;
+    return from;
+}
+
+const struct problem *shelf_find_text(struct shelf *s, const char *code, const char **source) {
+    size_t n, m;
+    const char *wanted = trimmed(code, &n);
+    const struct problem *found = NULL;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->n && !found; i++)
+        for (size_t k = 0; k < s->source[i]->set.count && !found; k++) {
+            const struct problem *p = &s->source[i]->set.items[k];
+            const char *text = trimmed(p->code, &m);
+            if (m != n || memcmp(text, wanted, n) != 0) continue;
+            found = p;
+            *source = *s->source[i]->name ? s->source[i]->name : NULL;
+        }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}

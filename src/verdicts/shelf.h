@@ -16,5 +16,8 @@ const struct problem_set *shelf_set(struct shelf *s, const char *source);
 /* Finds a problem as problem_named() does, but never in a file. *out lives as long as the shelf. */
 bool shelf_find(struct shelf *s, const char *source, const char *key, const struct problem **out,
                 struct verdict_refusal *why) MUST_USE;
+/* Finds the problem with this text, blanks around it aside. *source is where it is from (NULL: the usual one) and lives
+ * as long as the shelf. NULL: none has it. */
+const struct problem *shelf_find_text(struct shelf *s, const char *code, const char **source);
 
 #endif

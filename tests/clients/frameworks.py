@@ -6,10 +6,13 @@ come out."""
 
 import asyncio
 import importlib
+import json
 import os
+import pathlib
 import pickle
 import sys
 import tempfile
+import types
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python"))
 kernelrl = importlib.import_module("kernelrl")  # found through the path set above
@@ -122,6 +125,7 @@ def verifiers(client):
     assert traces[0].metrics["correct"] == 1 and traces[0].info["kernelrl"]["outcome"] == "correct"
     broken = adapter.KernelTask(adapter.KernelData.model_construct(problem=BROKEN), config.task)
     assert refuses(lambda: score(GOOD, broken)) and vf.Taskset
+    nemo_taskset(client)
 
 
 def skyrl(client):
@@ -195,7 +199,73 @@ def tinker(client):
     assert refuses(lambda: asyncio.run(play(broken, GOOD))) and renderers
 
 
-HEADINGS = {"trl": "TRL", "skyrl": "SkyRL-gym", "openenv": "OpenEnv", "tinker": "tinker-cookbook"}
+def nemo_gym(client):
+    """The rows and the replies in NeMo-Gym's own types."""
+    server = importlib.import_module("nemo_gym.base_resources_server")
+    config = importlib.import_module("nemo_gym.config_types")
+    (row,) = importlib.import_module("kernelrl.for_nemo").rows(client, [KEY], {"options": OPTIONS})
+    envelope = {"id": "r", "created_at": 1, "model": "m", "object": "response", "parallel_tool_calls": True}
+    envelope.update(tool_choice="auto", tools=[])
+
+    def asked(reply, **other):
+        part = {"type": "output_text", "text": reply, "annotations": []}
+        said = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+        body = {**row, **other, "response": {**envelope, "output": [said]}}
+        return {**body, **server.BaseVerifyRequest.model_validate(body).model_dump(mode="json")}
+
+    got = [client.call("POST", "/verify", asked(reply)) for reply in REPLIES]
+    checked = [server.BaseVerifyResponse.model_validate(one) for one in got]
+    expect([one.reward for one in checked])
+    assert checked[0].response.output_text == GOOD
+    means = config.AggregateMetrics.model_validate(client.call("POST", "/aggregate_metrics", {"verify_responses": got}))
+    assert abs(means.key_metrics["mean/correct"] - 1 / 3) < 1e-9, means
+    impatient = kernelrl.Client(client.url, tries=1)
+    try:
+        impatient.call("POST", "/verify", asked(GOOD, verifier_metadata={"problem": BROKEN}))
+        raise AssertionError("a reward without a verdict")
+    except kernelrl.Error as error:
+        assert error.status == 503, error
+
+
+def nemo_taskset(client):
+    """verifiers' own client of NeMo-Gym's servers."""
+    gym = importlib.import_module("verifiers.v1.tasksets.nemo_gym")
+    toolset = importlib.import_module("verifiers.v1.tasksets.nemo_gym.toolset")
+    messages = importlib.import_module("verifiers.v1.types")
+    rows = importlib.import_module("kernelrl.for_nemo").rows(client, [KEY], {"options": OPTIONS})
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "rows.jsonl")
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        config = gym.NeMoGymConfig(id="nemo_gym", dataset=path, task={"resources_url": client.url})
+        (task,) = gym.NeMoGymTaskset(config).load()
+
+    class Trace:  # after a last reply
+        def __init__(self, reply):
+            node = types.SimpleNamespace(message=messages.AssistantMessage(content=reply), sampled=True, timestamp=1)
+            self.id, self.branches = "t", [types.SimpleNamespace(nodes=[node])]
+            self.state, self.info, self.metrics = toolset.NeMoGymState(), {}, {}
+
+        def record_metric(self, key, value):
+            self.metrics[key] = value
+
+    async def score(reply):
+        trace = Trace(reply)
+        await task.setup(trace, None)
+        return await task.nemo_gym(trace), trace
+
+    scored = [asyncio.run(score(reply)) for reply in REPLIES]
+    expect([reward for reward, _ in scored])
+    assert scored[0][1].metrics["correct"] == 1 and scored[1][1].metrics["correct"] == 0, scored[0][1].metrics
+    assert scored[0][1].info["nemo_gym"]["verdict"]["outcome"] == "correct"
+
+
+HEADINGS = {
+    "nemo_gym": "NeMo-Gym",
+    "trl": "TRL",
+    "skyrl": "SkyRL-gym",
+    "openenv": "OpenEnv",
+    "tinker": "tinker-cookbook",
+}
 
 
 def example(name, url):
@@ -208,8 +278,8 @@ def example(name, url):
 
 
 if __name__ == "__main__":
+    PARTS = {"trl": trl, "verl": verl, "verifiers": verifiers, "skyrl": skyrl, "openenv": openenv, "tinker": tinker}
+    PARTS["nemo_gym"] = nemo_gym
     with kernelrl.local(program=sys.argv[2]) as server:
-        {"trl": trl, "verl": verl, "verifiers": verifiers, "skyrl": skyrl, "openenv": openenv, "tinker": tinker}[
-            sys.argv[1]
-        ](server)
+        PARTS[sys.argv[1]](server)
         example(sys.argv[1], server.url)

@@ -244,5 +244,107 @@ def aside(program, folder):
     assert server.end() == 0
 
 
+def response(*texts):
+    """A response of a model, as NeMo-Gym has it."""
+    parts = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    return {
+        "output": [{"type": "reasoning", "summary": []}, {"type": "message", "role": "assistant", "content": parts}]
+    }
+
+
+def nemo(server):
+    """The server as a resources server of NeMo-Gym."""
+    row = {
+        "responses_create_params": {"input": [{"role": "user", "content": "Write a kernel."}]},
+        "verifier_metadata": {"problem": "level1/1_ReLU", "options": QUICK},
+        "own": {"index": 3},
+    }
+    reply = "Here.\n<KERNEL>\n```c\n%s```\n</KERNEL>\n"
+    assert server.ask("POST", "/seed_session", row)[:2] == (200, {})
+    assert server.ask("GET", "/reverify_mode")[:2] == (200, "stateless")
+    replies = []
+    for said in (response(*(reply % GOOD).partition("<KERNEL>")), response(reply % WRONG), response()):
+        status, got, _ = server.ask("POST", "/verify", {**row, "response": said})
+        assert status == 200 and got["response"] == said and all(got[k] == row[k] for k in row), got
+        replies.append(got)
+    good, wrong, none = replies
+    assert good["correct"] is True and good["verdict"]["outcome"] == "correct", good
+    assert wrong["correct"] is False and wrong["compiled"] is True and none["verdict"]["outcome"] == "no_kernel"
+    assert good["reward"] > wrong["reward"] > none["reward"] >= 0 and good["reward_components"]["correct"] == 1, replies
+    status, means, _ = server.ask("POST", "/aggregate_metrics", {"verify_responses": replies})
+    assert status == 200 and abs(means["key_metrics"]["mean/correct"] - 1 / 3) < 1e-9, means
+    # What has no verdict gets no reward, and what cannot be judged is refused.
+    broken = {**row, "verifier_metadata": {"problem": {"code": "raise SystemError('no')"}, "options": QUICK}}
+    status, error, _ = server.ask("POST", "/verify", {**broken, "response": response(reply % GOOD)})
+    assert status == 503 and error["error"]["code"] == "no_verdict" and "reward" not in error, error
+    for about, said, status, param in (
+        ({"problem": "level1/999"}, response("x"), 404, "problem.key"),
+        ({"problem": "1/1", "typo": 1}, response("x"), 400, "typo"),
+        ({"problem": "1/1"}, {"output": "x"}, 400, "response"),
+    ):
+        got, error, _ = server.ask("POST", "/verify", {**row, "verifier_metadata": about, "response": said})
+        assert got == status and error["error"]["param"] == param, error
+
+
+def kernel_gym(server):
+    """The server as one of KernelGYM: submit, poll, fetch, as its client does."""
+    known = server.ask("GET", "/v1/problems/level1/1_ReLU")[1]["code"]
+
+    def task(name, kernel, reference=known, **more):
+        codes = {"task_id": name, "reference_code": "\n" + reference + "\n", "kernel_code": kernel}
+        return {**codes, "backend": "c", "num_correct_trials": 2, "run_performance": False, "timeout": 100, **more}
+
+    status, got, _ = server.ask("POST", "/evaluate", task("t-good", GOOD, run_performance=True, force_refresh=True))
+    assert status == 200 and got["status"] == "completed" and got["correctness"] and got["compiled"], got
+    assert (
+        got["speedup"] > 0 and got["kernel_runtime"] > 0 and got["reference_runtime"] > 0 and got["task_id"] == "t-good"
+    )
+    assert not got["decoy_kernel"] and got["error_message"] is None and got["processing_time"] > 0
+    job = server.ask("GET", "/v1/verify/" + got["metadata"]["job"])[1]
+    assert job["problem"] == "level1/1_ReLU" and job["verdict"] == got["metadata"]["verdict"], job  # known by its text
+    assert server.ask("GET", "/status/t-good")[1]["status"] == "completed"
+    assert server.ask("GET", "/results/t-good")[:2] == (200, got)
+    # The same task again is the same job; another one under its name is refused.
+    again = server.ask("POST", "/evaluate", task("t-good", GOOD, run_performance=True, force_refresh=True))[1]
+    assert again == got, again
+    assert server.ask("POST", "/evaluate", task("t-good", WRONG))[0] == 409
+    # A text that is not known runs jailed; an answer that is wrong is completed, one without a verdict has failed.
+    batch = {
+        "batch_id": "b1",
+        "tasks": [
+            task("t-wrong", WRONG),
+            task("t-jailed", GOOD, PROBLEM % "0"),
+            task("t-missing", GOOD, "raise SystemError('no')"),
+        ],
+    }
+    status, got, _ = server.ask("POST", "/evaluate/batch", batch)
+    assert status == 200 and got["batch_status"] == "completed" and got["batch_id"] == "b1", got
+    assert (got["total_tasks"], got["completed_tasks"], got["failed_tasks"]) == (3, 2, 1), got
+    wrong, jailed, missing = got["results"]
+    assert [one["task_id"] for one in got["results"]] == ["t-wrong", "t-jailed", "t-missing"], got
+    assert wrong["status"] == "completed" and wrong["correctness"] is False and wrong["error_message"], wrong
+    assert jailed["correctness"] is True and missing["status"] == "failed" and missing["correctness"] is None, missing
+    failed = server.ask("GET", "/status/t-missing")[1]
+    assert failed["status"] == "failed" and failed["error_message"], failed
+    assert server.ask("POST", "/evaluate/batch", batch)[1]["results"][0] == wrong
+    for path in ("/status/none", "/results/none"):
+        assert server.ask("GET", path)[0] == 404
+    assert server.ask("DELETE", "/tasks/none")[0] == 404
+    assert server.ask("DELETE", "/tasks/t-wrong")[1]["status"] == "completed"
+    got, error, _ = server.ask("POST", "/evaluate", task("t-x", GOOD, precision="bf16"))
+    assert got == 400 and error["error"]["param"] == "precision", error
+    got, error, _ = server.ask("POST", "/evaluate/batch", {"batch_id": "b2", "tasks": [task("t-y", GOOD, backend="x")]})
+    assert got == 400 and error["error"]["param"] == "tasks[0].backend", error
+
+
+def gyms(program, folder):
+    server = Server(program, folder, "--verify-only")
+    nemo(server)
+    kernel_gym(server)
+    assert server.end() == 0
+
+
 if __name__ == "__main__":
-    {"works": works, "refuses": refuses, "killed": killed, "aside": aside}[sys.argv[2]](sys.argv[1], sys.argv[3])
+    {"works": works, "refuses": refuses, "killed": killed, "aside": aside, "gyms": gyms}[sys.argv[2]](
+        sys.argv[1], sys.argv[3]
+    )

@@ -5,6 +5,7 @@ part() { mkdir "$tmp/$1" && python3 tests/e2e/verdict_service.py "$KRL" "$1" "$t
 check "jobs, batches, events, cancelling, problems, and what a new process knows" part works
 check "what is refused, and with which status" part refuses
 check "kill -9 in the middle: no job is lost" part killed
+check "as a resources server of NeMo-Gym, and as a server of KernelGYM" part gyms
 check "a model beside it stands aside while answers are timed" part aside
 refuses "flags of verdicts without verdicts" 2 'max-jobs means nothing without' "$KRL" serve --model models/tiny --max-jobs 3
 refuses "flags of a model without one" 2 'adapter means nothing with' "$KRL" serve --verify-only --adapter a=b
