@@ -141,7 +141,7 @@ void http_reply_error(struct http_exchange *x, int status, const char *code, con
 void http_error_json(struct str *out, int status, const char *code, const char *param, const char *message);
 /* A reply whose bytes more() makes. ping: what is sent after 15 s of silence; NULL: nothing. */
 void http_stream(struct http_exchange *x, int status, const char *content_type, const char *ping, http_more_fn *more);
-/* Whether the reply has begun, or is there. */
+/* True: the exchange has its reply, or a stream that has begun. */
 bool http_replied(const struct http_exchange *x);
 /* While x waits: calls event(x, HTTP_WOKEN), or of a stream more(). */
 void http_wake(struct http_exchange *x);
