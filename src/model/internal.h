@@ -146,7 +146,7 @@ struct train_space {
     void *head_xa, *head_dt, *head_xs;
     float *ones;              /* [chunk], host */
     int32_t *count;           /* [chunk] 0, 1, 2 and so on, host */
-    const struct adapter *of; /* the adapter of a batch that is trained on; NULL: there is none */
+    const struct adapter *of; /* the adapter that a batch goes through which is trained on; NULL: none */
     bool backward;            /* true: the last batch is trained on */
     bool full;                /* true: it is, and the gradients are the base's; false: they are the adapter's */
     bool forward_only;        /* true: the last batch was forward_only */
@@ -265,7 +265,7 @@ struct model {
 /* config.c */
 enum status config_parse(json_t *j, const char *where, struct model_config *c, struct err *e) MUST_USE;
 /* forward.c */
-/* Makes sure that w->layer[i] holds the activations of layer i of the last batch: where layers share their room and it
+/* Makes sure that ts.layer[i] holds the activations of layer i of the last batch: where layers share their room and it
  * holds those of another one, they are recomputed from the layer's input. */
 void model_layer_recall(struct model *m, int i);
 /* The logits lg of the rows hn, which the adapters of `l` act on; xa as in lora_forward. */
@@ -297,8 +297,8 @@ void lora_site_dims(const struct model_config *c, int layer, int site, int64_t *
 int64_t lora_copies(const struct model_config *c, int layer, enum lora_input input);
 /* Rows of what an input of a layer reads, when the pass has T. */
 int64_t lora_rows_at(const struct model_config *c, int layer, enum lora_input input, int64_t T);
-/* The LoRA of the adapter that the last batch trains, in this layer; NULL: it has none at this input, or the batch
- * trains no adapter. */
+/* What ts.of has in this layer; NULL: it has nothing at this input, or is NULL. It need not be what is trained: the
+ * base under it may be. */
 const struct lora *lora_trained_at(const struct model *m, int layer, enum lora_input input);
 /* Rows [row, row + n), behind those added before, go through this adapter (NULL: the base). */
 void runs_add(struct lora_runs *l, const struct adapter *ad, int64_t row, int64_t n);
@@ -308,7 +308,7 @@ struct lora_runs runs_within(const struct lora_runs *l, int64_t row, int64_t n, 
 /* y += scale (x A^T) B^T for the sites of an input, each row through its adapter; y is what the sites write, side by
  * side. xa gets scale (x A^T); where there are several adapters, it ends with that of the last one. Nothing happens at
  * a site without LoRA. Call lora_begin in front of the base's product and lora_forward behind it, with the same
- * arguments: lora_begin may compute the first half, xa, already. */
+ * arguments (y aside): lora_begin may already compute the first half, xa. */
 void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor x,
                 void *xa);
 void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor y,
