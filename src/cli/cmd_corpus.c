@@ -108,7 +108,7 @@ static enum status ask_teacher(const struct corpus_args *a, const char *source, 
 
 static enum status run(const struct corpus_args *a, struct err *e) {
     CLEANUP_STR struct str answers = STR_INIT, problems = STR_INIT;
-    const bool is_asked = a->sampler.kind == SAMPLER_OPENAI;
+    const bool is_asked = a->sampler.kind != SAMPLER_ENGINE;
     if (!*a->o.from || !*a->o.output) return FAIL(e, ST_USAGE, "corpus: give from=FOLDER and output=FILE.jsonl");
     if (is_asked) {
         beside(a->o.output, ".answers.jsonl", &answers);

@@ -63,10 +63,10 @@ int cmd_train(int argc, char **argv) {
     config_init(&c, &train_schema, &o);
     if (st == ST_OK) st = config_args(&c, argc - 1, argv + 1, &e);
     if (st == ST_OK) st = train_options_finish(&c, &o, &e);
-    if (st == ST_OK && o.sampler.kind != SAMPLER_ENGINE)
+    if (st == ST_OK && o.sampler.kind != SAMPLER_ENGINE && o.trainer != TRAINER_TINKER)
         st = config_reject(&c, "sampler", &e,
-                           "train learns from the log-probabilities of the model that it trains: expected engine "
-                           "(a server's model answers in eval, generate, corpus and optimize)");
+                           "train learns from the log-probabilities of the model that it trains: expected engine, or "
+                           "trainer: tinker (a server's model answers in eval, generate, corpus and optimize)");
     if (st == ST_OK && background) st = detach(&o, &is_parent, &e);
     const bool supervised = comm_launched().size == 1 && (o.gpus > 1 || restarts > 0);
     if (st == ST_OK && !is_parent && supervised) {

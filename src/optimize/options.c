@@ -90,6 +90,10 @@ enum status optimize_options_finish(struct config *c, struct optimize_options *o
     if (o->train.sampler.kind == SAMPLER_ENGINE && o->train.sampler.server_type < 0 && o->learn)
         TRY(config_preset(c, "train", "mask_truncated=true", e));
     TRY(train_options_finish(c, &o->train, e));
+    if (o->train.trainer == TRAINER_TINKER)
+        return config_reject(c, "trainer", e,
+                             "optimize has no server train yet: expected engine (sampler: tinker asks "
+                             "a server's model)");
     o->budget_s = 0;
     if (o->budget && *o->budget && budget_seconds(o->budget, &o->budget_s, e) != ST_OK) {
         const struct err why = *e;

@@ -47,20 +47,23 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *ctx) {
     return n;
 }
 
+static void set_headers(struct call *c, const struct call_setup *s) {
+    static const char *const json[] = {"Content-Type: application/json", "Accept: application/json", NULL};
+    CLEANUP_STR struct str line = STR_INIT;
+    curl_slist_free_all(c->headers);
+    c->headers = curl_slist_append(NULL, "Expect:"); /* no waiting for leave to send the body */
+    for (const char *const *h = s->header ? s->header : json; *h; h++) c->headers = curl_slist_append(c->headers, *h);
+    if (s->header || !s->key) return;
+    str_addf(&line, "Authorization: Bearer %s", s->key);
+    c->headers = curl_slist_append(c->headers, line.p);
+}
+
 enum status call_begin(struct call *c, const struct call_setup *s, struct err *e) {
     if (!c->curl) c->curl = curl_easy_init();
     if (!c->curl) return FAIL(e, ST_MEMORY, "libcurl: no handle");
     CURL *h = c->curl;
-    CLEANUP_STR struct str line = STR_INIT;
     curl_easy_reset(h); /* the connection stays */
-    curl_slist_free_all(c->headers);
-    c->headers = curl_slist_append(NULL, "Content-Type: application/json");
-    c->headers = curl_slist_append(c->headers, "Accept: application/json");
-    c->headers = curl_slist_append(c->headers, "Expect:"); /* no waiting for leave to send the body */
-    if (s->key) {
-        str_addf(&line, "Authorization: Bearer %s", s->key);
-        c->headers = curl_slist_append(c->headers, line.p);
-    }
+    set_headers(c, s);
     str_clear(&c->body);
     c->too_long = false;
     c->status = 0;

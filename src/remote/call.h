@@ -1,4 +1,4 @@
-/* call: one POST on its way, and what came of it. Private to remote.c. */
+/* call: one POST on its way, and what came of it. For remote.c and the room hosted. */
 #ifndef KERNELRL_REMOTE_CALL_H
 #define KERNELRL_REMOTE_CALL_H
 
@@ -18,9 +18,10 @@ struct call {
 };
 /* How calls are made. Texts are borrowed. */
 struct call_setup {
-    const char *url, *key; /* key NULL: none */
-    const char *ca_file;   /* NULL: the system's */
-    bool here;             /* the server is on this machine: no proxy stands between */
+    const char *url, *key;     /* key NULL: none */
+    const char *const *header; /* lines, NULL behind the last, instead of those of JSON with that key; NULL: those */
+    const char *ca_file;       /* NULL: the system's */
+    bool here;                 /* the server is on this machine: no proxy stands between */
     double timeout_s;
 };
 /* A file of certificates that the environment names, or NULL. Initialises libcurl the first time. */

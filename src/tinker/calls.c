@@ -271,6 +271,17 @@ static enum status read_targets(const json_t *j, struct arena *a, struct call_sa
     return ST_OK;
 }
 
+static enum status read_stream(const json_t *j, struct call_sample *out, struct err *e) {
+    json_t *stream = json_object_get(j, "stream");
+    int64_t id = 0;
+    if (!stream || json_is_null(stream)) return ST_OK;
+    if (!json_is_object(stream)) return FAIL(e, ST_PARSE, "body: stream: expected an object");
+    TRY(js_opt_i64(stream, "body: stream", "id", &id, e));
+    TRY(js_opt_i64(stream, "body: stream", "first", &out->first, e));
+    out->stream = (uint64_t)id;
+    return in_range("stream: first", out->first, 0, INT32_MAX - CALL_MAX_SAMPLES, e);
+}
+
 enum status call_read_sample(const json_t *j, struct arena *a, struct call_sample *out, struct err *e) {
     int64_t alternatives = 0;
     *out = (struct call_sample){.n_samples = 1, .max_tokens = -1, .temperature = 1, .top_p = 1, .prompt_last_n = -1};
@@ -284,6 +295,7 @@ enum status call_read_sample(const json_t *j, struct arena *a, struct call_sampl
     TRY(in_range("num_samples", out->n_samples, 1, CALL_MAX_SAMPLES, e));
     TRY(read_prompt(j, a, out, e));
     TRY(read_params(j, out, e));
+    TRY(read_stream(j, out, e));
     TRY(js_opt_bool(j, body, "prompt_logprobs", &out->prompt_logprobs, e));
     TRY(js_opt_i64(j, body, "prompt_logprobs_last_n", &out->prompt_last_n, e));
     TRY(js_opt_i64(j, body, "topk_prompt_logprobs", &out->top_prompt, e));

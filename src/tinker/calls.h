@@ -6,7 +6,7 @@
 
 #include "base/arena.h"
 #include "io/json.h"
-#include "tinker/wire.h"
+#include "wire/wire.h"
 
 enum {
     CALL_MAX_RANK = 1024,
@@ -79,6 +79,10 @@ struct call_sample {
     int64_t top_k; /* 0: none */
     bool seeded;
     uint64_t seed;
+    /* Of the member "stream": {"id", "first"}, which is this program's own: the random streams, as in struct request
+     * (engine.h). 0 where it is missing. */
+    uint64_t stream;
+    int64_t first;
     bool stops_off; /* true: nothing stops, not even the end of text */
     const char *stop_text[CALL_MAX_STOPS];
     int32_t stop_id[CALL_MAX_STOPS];

@@ -125,11 +125,12 @@ static enum status copy_targets(const struct wire_tensor *t, int32_t vocab, int 
     return ST_OK;
 }
 
-/* The tokens before the first one that is learned, and one: what neighbours with the same prompt share. */
+/* The tokens before the first one that is learned, and one: what neighbours with the same prompt share. A weight of -0
+ * counts as one that is learned: a client can say so where an answer begins whose first weights are zero. */
 static int64_t prompt_length(const float *weights, int64_t rows, int64_t width) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t k = 0; k < width; k++)
-            if (weights[r * width + k] != 0) return r + 1;
+            if (weights[r * width + k] != 0 || signbit(weights[r * width + k])) return r + 1;
     return rows;
 }
 
@@ -187,11 +188,15 @@ enum status datums_make(const struct wire_training *r, int32_t vocab, int64_t ma
     return ST_OK;
 }
 
-int datums_group_end(const struct datums *x, int at, int64_t train_tokens) {
-    int64_t tokens = x->d[at].n;
-    int end = at + 1;
-    while (end < x->n && tokens + x->d[end].n <= train_tokens) tokens += x->d[end++].n;
-    return end;
+void datums_cut(struct datums *x, int64_t train_tokens, struct arena *a) {
+    x->end = arena_array(a, int, x->n);
+    (void)train_leaves(x->d, x->n, train_tokens, x->end);
+}
+
+int datums_group_end(const struct datums *x, int at) {
+    int k = 0;
+    while (x->end[k] <= at) k++;
+    return x->end[k];
 }
 
 enum status datums_loss(const struct datums *x, int begin, int end, double *loss, struct err *e) {

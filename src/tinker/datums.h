@@ -3,12 +3,13 @@
 #ifndef KERNELRL_TINKER_DATUMS_H
 #define KERNELRL_TINKER_DATUMS_H
 
-#include "tinker/wire.h"
 #include "train/step.h"
+#include "wire/wire.h"
 
 struct datums {
     struct datum *d; /* [n], each with room for its log-probabilities */
     int n;
+    int *end; /* of groups, by datums_cut() */
     struct summed_loss loss;
     bool forward_only;
     int64_t tokens; /* of all */
@@ -17,8 +18,11 @@ struct datums {
  * or ST_UNSUPPORTED, with a message for the user. */
 enum status datums_make(const struct wire_training *r, int32_t vocab, int64_t max_tokens, struct arena *a,
                         struct datums *out, struct err *e) MUST_USE;
-/* The end of the group of datums that begins at `at` and has at most train_tokens tokens, where one datum allows. */
-int datums_group_end(const struct datums *x, int at, int64_t train_tokens);
+/* Cuts them into groups of at most train_tokens rows, where one datum allows: the leaves of the trainer (train/step.h).
+ */
+void datums_cut(struct datums *x, int64_t train_tokens, struct arena *a);
+/* The end of the group that begins at `at`, below n. */
+int datums_group_end(const struct datums *x, int at);
 /* Adds the losses of datums [begin, end) from their log-probabilities, as a forward pass alone has them. ST_INVALID:
  * one is not finite. */
 enum status datums_loss(const struct datums *x, int begin, int end, double *loss, struct err *e) MUST_USE;

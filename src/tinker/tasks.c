@@ -214,10 +214,11 @@ static enum status train(struct task *w, struct policy *p, bool *more, struct er
     enum status st = ST_OK;
     if (w->at == 0) {
         TRY(wake_run(w, e));
+        datums_cut(x, w->t->o->train_tokens, &w->mem);
         if (!x->forward_only) TRY(train_mark_take(r->trainer, &w->mark, e));
         r->half_done = true;
     }
-    const int end = datums_group_end(x, w->at, w->t->o->train_tokens);
+    const int end = datums_group_end(x, w->at);
     st = train_group(w, p, end, e);
     if (st != ST_OK && w->at > 0) err_note(e, "of the datums from %d on", w->at);
     w->at = end;

@@ -21,6 +21,8 @@ const struct tinker_options tinker_defaults = {
     .max_models = 64,
     .max_queue = 4096,
     .max_held = 1LL << 30,
+    .max_results = 256LL << 20,
+    .reread_s = 60,
     .keep_s = 300,
 };
 
@@ -113,8 +115,10 @@ struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, con
 static void client_config_begin(void *tinker, struct http_exchange *x) {
     struct str out = STR_INIT;
     (void)tinker;
-    /* The first two make versions 0.22 to 0.24 send the same requests as later ones. */
-    str_adds(&out, "{\"proto_write_fwdbwd\":true,\"fwd_via_fwdbwd\":true,\"sample_max_concurrent_requests\":512}");
+    /* The first two make versions 0.22 to 0.24 send the same requests as later ones. The last one tells a client of
+     * this program that asample knows the member "stream" (calls.h). */
+    str_adds(&out, "{\"proto_write_fwdbwd\":true,\"fwd_via_fwdbwd\":true,\"sample_max_concurrent_requests\":512,"
+                   "\"kernelrl_streams\":true}");
     http_reply_json(x, 200, &out);
 }
 
@@ -257,6 +261,7 @@ void tinker_tick(struct tinker *t) {
     if (now - t->ticked < 5) return;
     t->ticked = now;
     futures_age(t, now);
+    futures_trim(t, now);
     runs_mind_gaps(t, now);
     checkpoints_age(t, (int64_t)time(NULL));
     for (struct tinker_session *s = t->sessions; s; s = s->next)

@@ -159,13 +159,13 @@ static int cut_run(const struct datum *d, int begin, int end, int64_t most, stru
 }
 
 /* Parts of all datums: as few as there can be, and as even ones: a small rest would occupy a GPU badly. */
-static int cut(const struct trainer *t, const struct datum *d, int n, struct datum_part *parts) {
+static int cut(int64_t train_tokens, const struct datum *d, int n, struct datum_part *parts) {
     int count = 0;
     for (int begin = 0, end; begin < n; begin = end) {
         end = begin + 1;
         while (end < n && same_prompt(&d[begin], &d[end])) end++;
-        const int fewest = cut_run(d, begin, end, t->train_tokens, NULL);
-        int64_t low = 0, high = t->train_tokens; /* high is enough for so few, low is not */
+        const int fewest = cut_run(d, begin, end, train_tokens, NULL);
+        int64_t low = 0, high = train_tokens; /* high is enough for so few, low is not */
         while (fewest > 1 && high - low > 1) {
             const int64_t middle = low + (high - low) / 2;
             if (cut_run(d, begin, end, middle, NULL) > fewest)
@@ -179,11 +179,22 @@ static int cut(const struct trainer *t, const struct datum *d, int n, struct dat
 }
 
 /* The end of the micro-batch that begins at parts[i]. */
-static int micro_end(const struct trainer *t, const struct datum_part *parts, int i, int n) {
+static int micro_end(int64_t train_tokens, const struct datum_part *parts, int i, int n) {
     int64_t rows = parts[i].rows;
     int j = i + 1;
-    while (j < n && rows + parts[j].rows <= t->train_tokens) rows += parts[j++].rows;
+    while (j < n && rows + parts[j].rows <= train_tokens) rows += parts[j++].rows;
     return j;
+}
+
+int train_leaves(const struct datum *d, int n, int64_t train_tokens, int *end) {
+    CLEANUP_FREE struct datum_part *parts = xmalloc((size_t)n * sizeof *parts);
+    const int n_parts = cut(train_tokens, d, n, parts);
+    int leaves = 0;
+    for (int i = 0; i < n_parts;) {
+        i = micro_end(train_tokens, parts, i, n_parts);
+        end[leaves++] = parts[i - 1].end;
+    }
+    return leaves;
 }
 
 /* One micro-batch, laid out as model.h wants it: each prompt once, then what its datums go on with as segments that
@@ -451,12 +462,12 @@ static enum status micro_batches(struct trainer *t, struct model *m, int adapter
     arena_reset(&t->parts);
     struct datum_part *parts = arena_array(&t->parts, struct datum_part, n);
     struct micro *b = arena_array(&t->parts, struct micro, t->comm->size);
-    const int n_parts = cut(t, d, n, parts);
+    const int n_parts = cut(t->train_tokens, d, n, parts);
     for (int i = 0; i < n_parts;) {
         int ranks = 0;
         arena_reset(&t->micro);
         for (int next; i < n_parts && ranks < t->comm->size; i = next) {
-            next = micro_end(t, parts, i, n_parts);
+            next = micro_end(t->train_tokens, parts, i, n_parts);
             micro_outline(&t->micro, d, parts + i, next - i, &b[ranks++]);
         }
         TRY(micro_round(t, m, adapter, c, d, b, ranks, s, e));

@@ -102,6 +102,9 @@ void trainer_close(struct trainer *t); /* NULL is fine */
  * bits; the message names it. After an error that came later call train_forget. */
 enum status train_accumulate(struct trainer *t, const struct train_call *c, const struct datum *d, int n,
                              struct train_stats *stats, struct err *e) MUST_USE;
+/* How a call with so many train_tokens cuts n > 0 datums: leaf i ends in front of datum end[i]; end has room for n.
+ * Returns the number of leaves. A call for each of them alone makes the same leaves. */
+int train_leaves(const struct datum *d, int n, int64_t train_tokens, int *end);
 /* Log-probabilities alone, into datum.logp, under a model of the same shape (the trained one or a reference), through
  * one of its adapters. Weights and the like are not looked at. Gradients stay what they are. */
 enum status train_forward(struct trainer *t, struct model *m, int adapter, const struct datum *d, int n,

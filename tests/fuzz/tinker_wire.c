@@ -1,8 +1,8 @@
 /* Fuzz target: the three protobuf messages and zstd bodies of the Tinker protocol. The first byte says which. What was
- * read of a result is the same when it is written and read again; a request has only tensors that are whole. */
+ * read is the same when it is written and read again; a request has only tensors that are whole. */
 #include <string.h>
 
-#include "tinker/wire.h"
+#include "wire/wire.h"
 
 enum { MOST = 1 << 20 };
 
@@ -20,6 +20,17 @@ static void check_datum(const struct wire_datum *d) {
     }
 }
 
+/* What was read, written and read again: written once more it has the same bytes. */
+static void rewrite(const struct wire_training *r, struct arena *a) {
+    CLEANUP_STR struct str first = STR_INIT, second = STR_INIT;
+    struct wire_training again;
+    struct err e = {0};
+    wire_put_training(&first, r);
+    ASSERT(wire_read_training(first.p, first.len, a, &again, &e) == ST_OK && again.n == r->n);
+    wire_put_training(&second, &again);
+    ASSERT(first.len == second.len && memcmp(first.p, second.p, first.len) == 0);
+}
+
 static void request(const uint8_t *data, size_t size, struct arena *a) {
     struct wire_training r;
     struct err e = {0};
@@ -27,6 +38,7 @@ static void request(const uint8_t *data, size_t size, struct arena *a) {
         ASSERT(e.code == ST_PARSE);
         return;
     }
+    rewrite(&r, a);
     for (int i = 0; i < r.n; i++) check_datum(&r.datum[i]);
     for (int i = 0; i < r.n_options; i++) ASSERT(r.option[i].name);
     ASSERT(strlen(r.model_id) <= size && strlen(r.loss_fn) <= size);

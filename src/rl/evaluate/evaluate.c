@@ -249,6 +249,13 @@ static enum status evaluation_open(const struct eval_options *o, const char *rep
         return FAIL(e, ST_CONFIG,
                     "checkpoint_path: with sampler: openai the server's model answers (model_name); "
                     "expected none");
+    if (o->train.sampler.kind == SAMPLER_TINKER && *o->checkpoint_path) {
+        if (!str_has_prefix(o->checkpoint_path, "tinker://"))
+            return FAIL(e, ST_CONFIG,
+                        "checkpoint_path: with sampler: tinker a checkpoint of the server answers: expected "
+                        "tinker://RUN/KIND/NAME (the state.json of a run's checkpoint has it)");
+        x->checkpoint = xstrdup(o->checkpoint_path);
+    }
     if (o->train.sampler.kind == SAMPLER_ENGINE) TRY(find_checkpoint(o, cancel, &x->checkpoint, e));
     x->mine.load_checkpoint_path = x->checkpoint;
     if (x->checkpoint) str_addf(&adapter, "%s/adapter_config.json", x->checkpoint);
@@ -379,6 +386,7 @@ static void settings_text(const struct config *c, const struct evaluation *x, st
     if (x->mine.sampler.kind == SAMPLER_OPENAI)
         str_addf(out, "sampler: openai\nreasoning_effort: %s\n",
                  x->mine.sampler.reasoning_effort ? x->mine.sampler.reasoning_effort : "null");
+    if (x->mine.sampler.kind == SAMPLER_TINKER) str_adds(out, "sampler: tinker\n");
     if (x->checkpoint) {
         CLEANUP_STR struct str path = STR_INIT;
         str_addf(&path, "%s/state.json", x->checkpoint);

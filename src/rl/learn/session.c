@@ -8,6 +8,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "generate/generator.h"
+#include "hosted/hosted.h"
+#include "remote/remote.h"
 #include "rl/options/memory_plan.h"
 #include "rl/rollout/raicl.h"
 #include "tensor/backend.h"
@@ -176,7 +178,7 @@ static enum status run_name(const char *log_path, struct str *out, struct err *e
 /* A machine that the model shares with who measures times on it: in this process, or in others. */
 static enum status share_machine(const struct train_options *o, bool on_cpu, struct session *s, struct err *e) {
     const bool elsewhere = given(o->pool.hosts) != NULL;
-    if (!s->background || s->texts) return ST_OK;
+    if (!s->background || s->texts || o->sampler.kind == SAMPLER_TINKER) return ST_OK;
     if (elsewhere && on_cpu && strcmp(o->device, "cpu") == 0) return lease_create_on_host(&s->lease, e);
     if (!elsewhere) s->lease = lease_create();
     return ST_OK;
@@ -199,6 +201,8 @@ static void keep_own_gpu(const struct train_options *o, struct session *s) {
 static bool in_background(const struct train_options *o, const struct session *s, bool judged_elsewhere) {
     if (o->overlap != OVERLAP_AUTO) return o->overlap == OVERLAP_ON;
     if (s->texts) return judged_elsewhere || texts_is_elsewhere(s->texts);
+    if (o->sampler.kind == SAMPLER_TINKER)
+        return judged_elsewhere || o->max_staleness > 0 || !remote_is_here(hosted_address(o->sampler.base_url));
     return judged_elsewhere || strcmp(o->device, "cpu") != 0 || o->max_staleness > 0;
 }
 
@@ -272,11 +276,60 @@ static enum status open_texts(const struct train_options *o, const volatile bool
     return ST_OK;
 }
 
+/* The shape of the model, without its weights: how long a prompt may be, and which chat template is its own. */
+static enum status open_shape(const struct train_options *o, const volatile bool *cancel, struct session *s,
+                              struct err *e) {
+    const struct policy_options po = {.model = {"model_name", o->model_name, o->model_revision, HUB_PROMPT},
+                                      .style = o->renderer_name,
+                                      .thinking = o->thinking};
+    TRY(policy_begin(&po, cancel, &s->policy, e));
+    TRY(policy_load(&po, &s->policy, e));
+    show_policy(s);
+    return ST_OK;
+}
+
+enum status session_host(const struct train_options *o, bool trains, const char *path, const volatile bool *cancel,
+                         struct session *s, struct err *e) {
+    const char *start = given(o->load_checkpoint_path), *model = given(o->sampler.server_model);
+    const struct hosted_options ho = {.base_url = o->sampler.base_url,
+                                      .key_env = o->sampler.api_key_env,
+                                      .model = model ? model : o->model_name,
+                                      .path = path ? path : start,
+                                      .reference = start,
+                                      .trains = trains,
+                                      .moments = path != NULL,
+                                      .rank = (int)o->lora_rank,
+                                      .seed = (uint64_t)o->seed,
+                                      .vocab = model_cfg(s->policy.model)->V,
+                                      .in_flight = o->sampler.in_flight,
+                                      .patience_s = o->sampler.timeout_s,
+                                      .train_tokens = o->update.train_tokens,
+                                      .cancel = cancel};
+    TRY(hosted_open(&ho, &s->hosted, e));
+    s->actor.policy = (struct actor_policy){hosted_sample, s->hosted};
+    return ST_OK;
+}
+
+/* A server's model, of which tokenizer and shape are here. */
+static enum status open_hosted(const struct train_options *o, bool training, const volatile bool *cancel,
+                               struct session *s, struct err *e) {
+    s->pool = pool_create((int)o->threads);
+    TRY(open_shape(o, cancel, s, e));
+    return training ? ST_OK : session_host(o, false, NULL, cancel, s, e);
+}
+
+static enum status open_model(const struct train_options *o, bool training, const volatile bool *cancel,
+                              struct session *s, struct err *e) {
+    if (o->sampler.kind == SAMPLER_OPENAI) return open_texts(o, cancel, s, e);
+    return o->sampler.kind == SAMPLER_TINKER ? open_hosted(o, training, cancel, s, e)
+                                             : open_policy(o, training, cancel, s, e);
+}
+
 static enum status open_session(const struct train_options *o, bool training, const volatile bool *cancel,
                                 struct session *s, struct err *e) {
     *s = (struct session){.own_gpu = HOST_LEASE_NONE};
     if (o->dataset_builder.prompt_option == PROMPT_RAICL) TRY(raicl_index_there(o->examples.index_path, e));
-    TRY(o->sampler.kind == SAMPLER_OPENAI ? open_texts(o, cancel, s, e) : open_policy(o, training, cancel, s, e));
+    TRY(open_model(o, training, cancel, s, e));
     TRY(session_prompts(o, s, e));
     TRY(open_verdicts(o, training, cancel, s, e));
     session_judging(s, NULL, cancel);
@@ -300,18 +353,6 @@ enum status session_open_policy(const struct train_options *o, struct session *s
     return open_policy(o, true, NULL, s, e);
 }
 
-/* The shape of the model, without its weights: how long a prompt may be, and which chat template is its own. */
-static enum status open_shape(const struct train_options *o, const volatile bool *cancel, struct session *s,
-                              struct err *e) {
-    const struct policy_options po = {.model = {"model_name", o->model_name, o->model_revision, HUB_PROMPT},
-                                      .style = o->renderer_name,
-                                      .thinking = o->thinking};
-    TRY(policy_begin(&po, cancel, &s->policy, e));
-    TRY(policy_load(&po, &s->policy, e));
-    show_policy(s);
-    return ST_OK;
-}
-
 enum status session_open_prompts(const struct train_options *o, bool rendered, const volatile bool *cancel,
                                  struct session *s, struct err *e) {
     const bool raicl = o->dataset_builder.prompt_option == PROMPT_RAICL;
@@ -332,6 +373,7 @@ void session_close(struct session *s) {
     judge_close(&s->verdicts);
     host_lease_close(&s->own_gpu);
     texts_close(s->texts);
+    hosted_close(s->hosted);
     if (s->reference.model != s->policy.model) model_free(s->reference.model);
     policy_close(&s->policy);
     pool_destroy(s->pool);

@@ -12,8 +12,9 @@
 
 struct session {
     struct pool *pool;
-    struct texts *texts; /* a server's model answers; NULL: the next one does */
-    struct policy policy;
+    struct texts *texts;           /* a server's model answers in text; NULL: the next ones do */
+    struct hosted *hosted;         /* a server's model samples, and may be trained there; NULL: the next one does */
+    struct policy policy;          /* with a server's model, only tokenizer and shape */
     struct kl_reference reference; /* what the run began with, for the KL penalty; its model may be the one above */
     struct judge_owner verdicts;
     struct host_lease own_gpu; /* the model's GPU, which is no place to measure */
@@ -37,6 +38,11 @@ enum status session_open(const struct train_options *o, const volatile bool *can
  * program is chosen so that all fits; where it cannot, nothing is loaded. ST_MEMORY with the numbers. */
 enum status session_open_training(const struct train_options *o, const volatile bool *cancel, struct session *s,
                                   struct err *e) MUST_USE;
+/* With sampler: tinker: the server's model, beginning with `path` (NULL: as load_checkpoint_path says), moments of the
+ * optimizer included. session_open has done so for who only samples; who trains a model there does it, once the
+ * position of the run is known. */
+enum status session_host(const struct train_options *o, bool trains, const char *path, const volatile bool *cancel,
+                         struct session *s, struct err *e) MUST_USE;
 /* Of a training session the policy and the reference alone, for a rank that samples and trains and does nothing else.
  */
 enum status session_open_policy(const struct train_options *o, struct session *s, struct err *e) MUST_USE;

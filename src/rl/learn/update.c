@@ -50,10 +50,10 @@ static const float *repeated(float x, int64_t n, struct arena *memory) {
     return a;
 }
 
-/* The samples that train, as datums; they live in the trainer's arena for them until the update ends. */
-static struct datum *datums_of(struct trainer *t, const struct train_options *o, struct sample_group *const *groups,
+/* The samples that train, as datums; they live in the pupil's arena until the update ends. */
+static struct datum *datums_of(const struct pupil *l, const struct train_options *o, struct sample_group *const *groups,
                                int n, int64_t tokens, int samples) {
-    struct arena *memory = &t->datums;
+    struct arena *memory = l->datums;
     struct datum *d = arena_array(memory, struct datum, samples);
     int at = 0;
     for (int i = 0; i < n; i++)
@@ -98,13 +98,12 @@ static int count_samples(const struct train_options *o, struct sample_group *con
     return samples;
 }
 
-/* Log-probabilities of all samples that train, under m with this adapter: into ref_logp of the episodes, or old_logp.
- */
-static enum status score(struct trainer *t, struct model *m, int adapter, const struct train_options *o,
-                         struct sample_group *const *groups, int n, bool reference, struct err *e) {
+/* Log-probabilities of all samples that train: of the reference into ref_logp of the episodes, or into old_logp. */
+static enum status score(const struct pupil *l, const struct train_options *o, struct sample_group *const *groups,
+                         int n, bool reference, struct err *e) {
     int64_t tokens;
     const int samples = count_samples(o, groups, n, &tokens);
-    struct datum *d = arena_array(&t->datums, struct datum, samples);
+    struct datum *d = arena_array(l->datums, struct datum, samples);
     int at = 0;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < groups[i]->n; j++) {
@@ -112,10 +111,10 @@ static enum status score(struct trainer *t, struct model *m, int adapter, const 
             if (!trains(o, ep)) continue;
             float **to = reference ? &ep->ref_logp : &ep->old_logp;
             if (!*to) *to = xmalloc((size_t)ep->sample.n * sizeof **to);
-            d[at] = datum_of(groups[i], ep, &t->datums);
+            d[at] = datum_of(groups[i], ep, l->datums);
             d[at++].logp = *to;
         }
-    return train_forward(t, m, adapter, d, samples, e);
+    return pupil_forward(l, reference, d, samples, e);
 }
 
 /* KL in the reward: A_t += coef * sum over u >= t of discount^(u-t) * (mean of d - d_u), d = logp - ref at the start of
@@ -150,28 +149,27 @@ static void kl_into_advantages(const struct train_options *o, struct sample_grou
 }
 
 /* What the samples are compared with, beside the model itself. */
-static enum status compare_with(struct trainer *t, const struct kl_reference *reference, const struct train_options *o,
+static enum status compare_with(const struct pupil *l, const struct train_options *o,
                                 struct sample_group *const *groups, int n, struct err *e) {
     bool stale = false;
     for (int i = 0; i < n; i++) stale |= groups[i]->stale > 0;
-    if (stale) TRY(score(t, t->model, t->adapter, o, groups, n, false, e));
+    if (stale) TRY(score(l, o, groups, n, false, e));
     if (o->update.loss.kl_coef <= 0) return ST_OK;
-    ASSERT(reference && reference->model);
-    TRY(score(t, reference->model, reference->adapter, o, groups, n, true, e));
+    TRY(score(l, o, groups, n, true, e));
     if (o->update.kl_penalty_in == KL_IN_REWARD) kl_into_advantages(o, groups, n);
     return ST_OK;
 }
 
 /* One optimizer step on the groups. first: nothing has been updated since they were sampled. */
-static enum status minibatch(struct trainer *t, const struct train_options *o, struct sample_group *const *groups,
+static enum status minibatch(const struct pupil *l, const struct train_options *o, struct sample_group *const *groups,
                              int n, bool first, int64_t *opt_step, struct update_stats *out, struct err *e) {
     int64_t tokens;
     const int samples = count_samples(o, groups, n, &tokens);
     const struct train_call call = {
         .loss = policy_loss(o), .step = *opt_step, .on_policy = first, .exact = o->numerics == NUMERICS_EXACT};
     struct train_stats s = {.loss = out->loss, .entropy = out->entropy, .kl_before = out->kl_before, .rows = out->rows};
-    train_forget(t);
-    const enum status st = train_accumulate(t, &call, datums_of(t, o, groups, n, tokens, samples), samples, &s, e);
+    pupil_forget(l);
+    const enum status st = pupil_accumulate(l, &call, datums_of(l, o, groups, n, tokens, samples), samples, &s, e);
     out->loss = s.loss;
     out->entropy = s.entropy;
     out->kl_before = s.kl_before;
@@ -179,26 +177,26 @@ static enum status minibatch(struct trainer *t, const struct train_options *o, s
     TRY(st);
     struct adamw_config c = o->update.adam;
     c.learning_rate = update_learning_rate(o, *opt_step);
-    TRY(train_optimizer_step(t, &c, o->update.max_grad_norm, *opt_step, &out->grad_norm, e));
+    TRY(pupil_step(l, &c, o->update.max_grad_norm, *opt_step, &out->grad_norm, e));
     out->learning_rate = c.learning_rate;
     ++*opt_step;
     ++out->optimizer_steps;
     return ST_OK;
 }
 
-static enum status all_passes(struct trainer *t, const struct kl_reference *reference, const struct train_options *o,
-                              struct sample_group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
-                              struct err *e) {
+static enum status all_passes(const struct pupil *l, const struct train_options *o, struct sample_group *groups,
+                              int n_groups, int64_t *opt_step, struct update_stats *out, struct err *e) {
+    struct trainer *t = l->trainer;
     *out = (struct update_stats){.expert_shift = (double)NAN};
     struct expert_shift shift;
-    arena_reset(&t->datums);
-    struct sample_group **kept = arena_array(&t->datums, struct sample_group *, n_groups);
+    arena_reset(l->datums);
+    struct sample_group **kept = arena_array(l->datums, struct sample_group *, n_groups);
     int n_kept = 0;
     for (int i = 0; i < n_groups; i++)
         if (group_trains(o, &groups[i])) kept[n_kept++] = &groups[i];
     out->groups_trained = n_kept;
-    TRY(compare_with(t, reference, o, kept, n_kept, e));
-    TRY(expert_shift_begin(&shift, &t->datums, t->model, t->adapter, kept, n_kept, t->train_tokens, e));
+    TRY(compare_with(l, o, kept, n_kept, e));
+    if (t) TRY(expert_shift_begin(&shift, &t->datums, t->model, t->adapter, kept, n_kept, t->train_tokens, e));
     const int substeps = (int)i64_min(o->update.num_substeps, n_kept);
     const int64_t before =
         *opt_step; /* the shuffles are a function of the seed and this, so that they can be resumed */
@@ -207,22 +205,32 @@ static enum status all_passes(struct trainer *t, const struct kl_reference *refe
         if (substeps > 1) rng_shuffle(&r, kept, (size_t)n_kept, sizeof(struct sample_group *));
         for (int sub = 0; sub < substeps; sub++) {
             const int begin = n_kept * sub / substeps, end = n_kept * (sub + 1) / substeps;
-            TRY(minibatch(t, o, kept + begin, end - begin, epoch == 0 && sub == 0, opt_step, out, e));
+            TRY(minibatch(l, o, kept + begin, end - begin, epoch == 0 && sub == 0, opt_step, out, e));
         }
     }
+    if (!t) return ST_OK;
     return expert_shift_end(&shift, t->model, &out->expert_shift, e);
 }
 
 static void stand_aside(void *lease) { lease_yield(lease); }
 
-enum status update_policy(struct trainer *t, const struct kl_reference *reference, const struct train_options *o,
-                          struct lease *lease, struct sample_group *groups, int n_groups, int64_t *opt_step,
-                          struct update_stats *out, struct err *e) {
+enum status update_policy_by(const struct pupil *l, const struct train_options *o, struct lease *lease,
+                             struct sample_group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
+                             struct err *e) {
+    struct trainer *t = l->trainer;
+    if (!t) return all_passes(l, o, groups, n_groups, opt_step, out, e); /* it is not this machine that computes */
     t->train_tokens = o->update.train_tokens;
     t->border = lease ? stand_aside : NULL;
     t->border_ctx = lease;
     lease_begin(lease);
-    const enum status st = all_passes(t, reference, o, groups, n_groups, opt_step, out, e);
+    const enum status st = all_passes(l, o, groups, n_groups, opt_step, out, e);
     lease_end(lease);
     return st;
+}
+
+enum status update_policy(struct trainer *t, const struct kl_reference *reference, const struct train_options *o,
+                          struct lease *lease, struct sample_group *groups, int n_groups, int64_t *opt_step,
+                          struct update_stats *out, struct err *e) {
+    const struct pupil l = pupil_here(t, reference);
+    return update_policy_by(&l, o, lease, groups, n_groups, opt_step, out, e);
 }

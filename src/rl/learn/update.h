@@ -2,6 +2,7 @@
 #ifndef KERNELRL_RL_LEARN_UPDATE_H
 #define KERNELRL_RL_LEARN_UPDATE_H
 
+#include "rl/learn/pupil.h"
 #include "rl/options/options.h"
 #include "rl/rollout/rollout.h"
 #include "train/step.h"
@@ -19,13 +20,6 @@ struct update_stats {
     double expert_shift;
 };
 
-/* What a KL penalty compares with: another model, or the one that is trained, its rows through another adapter or none
- * (struct segment): that takes no second copy of the weights. */
-struct kl_reference {
-    struct model *model; /* NULL: none */
-    int adapter;
-};
-
 /* Trains on the groups that teach something: update_epochs passes of num_substeps optimizer steps, each on an equal
  * share of the groups, shuffled where there are several. The trainer cuts a minibatch into micro-batches of at most
  * train_tokens rows (train/step.h). Samples of groups that are stale are scored with the model as it is before the
@@ -36,6 +30,10 @@ struct kl_reference {
 enum status update_policy(struct trainer *t, const struct kl_reference *reference, const struct train_options *o,
                           struct lease *lease, struct sample_group *groups, int n_groups, int64_t *opt_step,
                           struct update_stats *out, struct err *e) MUST_USE;
+/* The same by a trainer or a server; a server works on no lease. */
+enum status update_policy_by(const struct pupil *l, const struct train_options *o, struct lease *lease,
+                             struct sample_group *groups, int n_groups, int64_t *opt_step, struct update_stats *out,
+                             struct err *e) MUST_USE;
 /* The rate of an optimizer step: update.adam.learning_rate, or less during the warm-up. */
 double update_learning_rate(const struct train_options *o, int64_t opt_step);
 

@@ -168,6 +168,8 @@ static const struct {
 } elsewhere[] = {
     {"model_name", "tests/e2e/train.sh"},
     {"model_revision", "tests/e2e/hub.sh"},
+    {"trainer", "tests/e2e/tinker.sh"},
+    {"server_model", "tests/e2e/tinker.sh"},
     {"sampler", "tests/e2e/remote.sh"},
     {"base_url", "tests/e2e/remote.sh"},
     {"server_type", "tests/e2e/remote.sh"},

@@ -39,7 +39,8 @@ struct training {
     struct sample_journal *samples; /* NULL: samples are not kept */
     int64_t replayed_before;        /* of them, before this step */
     bool leads;                     /* true: the other ranks wait for commands */
-    struct trainer *trainer;
+    struct trainer *trainer;        /* NULL: a server trains the model (s.hosted) */
+    struct arena datums;            /* of its datums */
     const struct problem **train, **test;
     int n_train, n_test;
     struct curriculum curriculum;
@@ -167,10 +168,23 @@ static int constant_tasks(struct training *t, const struct rollout *r) {
 
 /* ---- checkpoints --------------------------------------------------------------------------------------------------*/
 
+/* A number of all that was trained: trainer.history, or the server's. */
+static uint64_t *history_of(const struct training *t) {
+    return t->trainer ? &t->trainer->history : hosted_history(t->s.hosted);
+}
+
 static enum status save_ahead(void *ctx, const char *dir, struct err *e) {
     const struct training *t = ctx;
     TRY(missing_save(&t->missing, dir, e));
     return pipeline_save(&t->ahead, t->step, dir, e);
+}
+
+/* The server saves weights and moments first; the checkpoint says under which path. */
+static enum status save_hosted(struct training *t, const char *name, struct str *state, struct err *e) {
+    CLEANUP_FREE char *path = NULL;
+    TRY(hosted_save(t->s.hosted, name, &path, e));
+    js_put_str(state, "tinker_path", path);
+    return ST_OK;
 }
 
 static enum status save(struct training *t, const char *name, struct err *e) {
@@ -179,14 +193,16 @@ static enum status save(struct training *t, const char *name, struct err *e) {
     const double from = clock_now_s();
     snprintf(step, sizeof step, "%06lld", (long long)t->step);
     char history[20];
-    snprintf(history, sizeof history, "%016llx", (unsigned long long)t->trainer->history);
+    snprintf(history, sizeof history, "%016llx", (unsigned long long)*history_of(t));
     js_put_str(&more, "history", history);
     if (isfinite(t->baseline)) js_put_f64(&more, "baseline", t->baseline);
     if (t->o->curriculum.enabled) curriculum_save(&t->curriculum, &more);
     if (t->o->roles.proposals > 0) roles_save(&t->roles, &more);
+    if (!t->trainer) TRY(save_hosted(t, name ? name : step, &more, e));
     const struct checkpoint_extra extra = {.state = str_c(&more), .write = save_ahead, .ctx = t};
-    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra, t->s.policy.model,
-                            t->o->lora_rank > 0, t->trainer->opt, t->s.policy.folder, e));
+    TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra,
+                            t->trainer ? t->s.policy.model : NULL, t->o->lora_rank > 0,
+                            t->trainer ? t->trainer->opt : NULL, t->s.policy.folder, e));
     t->saved_step = t->step;
     if (t->samples) sample_journal_clear(t->samples);
     t->save_s = clock_now_s() - from;
@@ -198,7 +214,7 @@ static void keep_state(struct training *t, int64_t opt_step_before, double basel
     char where[400];
     struct err e;
     if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
-    if (model_find_nonfinite(t->s.policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where))
+    if (t->trainer && model_find_nonfinite(t->s.policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where))
         return; /* nothing to go on from */
     t->baseline = baseline_before;
     missing_count_back(&t->missing, &t->ahead.batch[0]->r);
@@ -272,6 +288,7 @@ static enum status judge(struct training *t, struct rollout *r, struct rollout_t
 /* Samples drawn and leaves computed in the step, in all and by each of several ranks. */
 static void rank_metrics(struct training *t, struct metrics *m) {
     int64_t samples = 0, leaves = 0;
+    if (!t->trainer) return;
     metrics_add(m, t->comm->size, "ranks/size");
     for (int r = 0; r < t->comm->size; r++) {
         samples += t->sampler.drawn[r];
@@ -311,6 +328,20 @@ static enum status write_step(struct training *t, const struct rollout *r, int c
     return st;
 }
 
+static void begin_counts(struct training *t) {
+    if (!t->trainer) return;
+    for (int r = 0; r < t->comm->size; r++) {
+        t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
+        t->sampler.busy_s[r] = t->trainer->busy_s[r] = 0;
+    }
+    t->trainer->audited = 0;
+}
+
+static struct pupil pupil_of(struct training *t) {
+    return t->trainer ? pupil_here(t->trainer, &t->s.reference)
+                      : (struct pupil){.hosted = t->s.hosted, .datums = &t->datums};
+}
+
 /* One step: prompt -> group of samples -> verdicts -> scores -> advantages -> gradient -> new weights. The batch stays
  * in the pipeline until all of that is done, so that a checkpoint made on the way holds it. */
 static enum status one_step(struct training *t, struct err *e) {
@@ -319,11 +350,7 @@ static enum status one_step(struct training *t, struct err *e) {
     struct update_stats u = {0};
     const double t0 = clock_now_s(), baseline = t->baseline;
     enum status st;
-    for (int r = 0; r < t->comm->size; r++) {
-        t->sampler.drawn[r] = t->trainer->leaves[r] = 0;
-        t->sampler.busy_s[r] = t->trainer->busy_s[r] = 0;
-    }
-    t->trainer->audited = 0;
+    begin_counts(t);
     t->replayed_before = t->samples ? sample_journal_replayed(t->samples) : 0;
     TRY_GOTO(sample_ahead(t, &times.rollout, e), out);
     struct rollout *r = &t->ahead.batch[0]->r;
@@ -336,7 +363,8 @@ static enum status one_step(struct training *t, struct err *e) {
     const int64_t opt_step = t->opt_step;
     int n_groups;
     struct sample_group *groups = roles_join(&t->roles, r, &n_groups);
-    st = update_policy(t->trainer, &t->s.reference, &t->now, t->s.lease, groups, n_groups, &t->opt_step, &u, e);
+    const struct pupil pupil = pupil_of(t);
+    st = update_policy_by(&pupil, &t->now, t->s.lease, groups, n_groups, &t->opt_step, &u, e);
     free(groups);
     if (st != ST_OK) {
         keep_state(t, opt_step, baseline);
@@ -429,21 +457,34 @@ static enum status train_steps(struct training *t, const volatile bool *cancel, 
     return save(t, "final", e);
 }
 
+/* The server's model, with weights and moments of a checkpoint's path. */
+static enum status load_hosted(struct training *t, const json_t *state, const char *where, struct err *e) {
+    const char *path;
+    TRY(js_get_i64(state, where, "optimizer_step", &t->opt_step, e));
+    TRY(js_get_str(state, where, "tinker_path", &path, e));
+    if (session_host(t->o, true, path, t->s.actor.cancel, &t->s, e) == ST_OK) return ST_OK;
+    return err_note(e, "%s", where);
+}
+
 static enum status load_state(struct training *t, const struct run_checkpoint *c, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     CLEANUP_JSON json_t *state = NULL;
-    TRY(run_load_checkpoint(c, t->s.policy.model, t->o->lora_rank > 0, t->trainer->opt, &t->opt_step, e));
     str_addf(&path, "%s/state.json", c->path);
     TRY(js_load(path.p, 1 << 16, &state, e));
+    t->finished = c->next_step >= t->steps && str_has_suffix(c->path, "/final");
+    if (t->trainer)
+        TRY(run_load_checkpoint(c, t->s.policy.model, t->o->lora_rank > 0, t->trainer->opt, &t->opt_step, e));
+    else if (!t->finished)
+        TRY(load_hosted(t, state, path.p, e));
     TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
     const char *history = NULL; /* older versions have none */
     TRY(js_opt_str(state, path.p, "history", &history, e));
-    t->trainer->history = history ? strtoull(history, NULL, 16) : hash_bytes(&t->opt_step, sizeof t->opt_step, 0);
+    if (t->trainer || t->s.hosted)
+        *history_of(t) = history ? strtoull(history, NULL, 16) : hash_bytes(&t->opt_step, sizeof t->opt_step, 0);
     if (t->o->curriculum.enabled) TRY(curriculum_load(&t->curriculum, state, path.p, e));
     if (t->o->roles.proposals > 0) TRY(roles_load(&t->roles, state, path.p, e));
     TRY(missing_load(&t->missing, c->path, e));
     t->step = t->saved_step = c->next_step;
-    t->finished = t->step >= t->steps && str_has_suffix(c->path, "/final");
     log_info("resuming %s from step %lld", run_dir(t->run), (long long)t->step);
     return ST_OK;
 }
@@ -467,6 +508,7 @@ static enum status resume(struct training *t, struct err *e) {
     else
         TRY(run_last_checkpoint(t->run, &c, e));
     if (c.found) TRY(load_state(t, &c, e));
+    if (!t->trainer && !c.found) TRY(session_host(t->o, true, NULL, t->s.actor.cancel, &t->s, e));
     TRY(run_truncate(t->run, t->step, e));
     CLEANUP_STR struct str path = STR_INIT;
     str_addf(&path, "%s/verdicts.jsonl", run_dir(t->run));
@@ -478,6 +520,7 @@ static enum status resume(struct training *t, struct err *e) {
 /* The ranks, and the trainer with them. Sampling is theirs, too. */
 static enum status open_trainer(struct training *t, const char *resolved_yaml, struct err *e) {
     struct policy *p = &t->s.policy;
+    TRY(model_train_prepare(p->model, t->o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e));
     TRY(follow_open(t->o->ranks, t->o->peer_timeout, resolved_yaml, p->be, &t->comm, e));
     const enum status st = trainer_open(t->comm, p->model, ADAPTER_OWN, t->o->update.train_tokens, &t->trainer, e);
     TRY(comm_agree(t->comm, st, e));
@@ -498,7 +541,10 @@ static uint64_t samples_identity(const struct training *t, const char *resolved_
                                             "verify_",    "kv_memory:",  "activation_memory:", "log_path:",
                                             "max_steps:", "save_every:", "keep_checkpoints:",  "resume_from_batch:"};
     CLEANUP_STR struct str s = STR_INIT;
-    ranks_fingerprint(t->s.policy.be, &s);
+    if (t->trainer)
+        ranks_fingerprint(t->s.policy.be, &s);
+    else
+        str_adds(&s, hosted_address(t->o->sampler.base_url));
     for (const char *line = resolved_yaml; *line;) {
         const size_t n = strcspn(line, "\n") + (line[strcspn(line, "\n")] == '\n');
         bool counts = true;
@@ -515,8 +561,8 @@ static enum status open_samples(struct training *t, const char *resolved_yaml, s
     CLEANUP_STR struct str path = STR_INIT;
     if (t->o->numerics != NUMERICS_EXACT || t->finished) return ST_OK;
     str_addf(&path, "%s/samples.bin", run_dir(t->run));
-    TRY(sample_journal_open(path.p, samples_identity(t, resolved_yaml), t->s.actor.policy, &t->trainer->history,
-                            &t->samples, e));
+    TRY(sample_journal_open(path.p, samples_identity(t, resolved_yaml), t->s.actor.policy, history_of(t), &t->samples,
+                            e));
     t->s.actor.policy = (struct actor_policy){sample_journal_run, t->samples};
     return ST_OK;
 }
@@ -533,6 +579,12 @@ static void close_samples(struct training *t, bool done) {
     if (done && fs_remove(path.p, &ignored) != ST_OK) log_warn("%s", ignored.msg);
 }
 
+static enum status room_for_checkpoints(const struct training *t, struct err *e) {
+    int n;
+    const struct param *params = model_params(t->s.policy.model, &n);
+    return checkpoint_room(run_dir(t->run), params, n, e);
+}
+
 enum status train_run(const struct train_options *o, const char *resolved_yaml, const volatile bool *cancel,
                       struct err *e) {
     struct training t = {.o = o, .baseline = (double)NAN};
@@ -540,23 +592,20 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     TRY_GOTO(run_open(o->log_path, resolved_yaml, o->tensorboard_enabled, &t.run, e), out);
     TRY_GOTO(session_open_training(o, cancel, &t.s, e), out);
     TRY_GOTO(session_problems(o, &t.s, &t.train, &t.n_train, &t.test, &t.n_test, e), out);
-    TRY_GOTO(model_train_prepare(t.s.policy.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
-    int n_params;
-    const struct param *params = model_params(t.s.policy.model, &n_params);
-    TRY_GOTO(open_trainer(&t, resolved_yaml, e), out);
+    if (o->trainer == TRAINER_ENGINE) TRY_GOTO(open_trainer(&t, resolved_yaml, e), out);
     curriculum_init(&t.curriculum, o, t.train, t.n_train);
     TRY_GOTO(roles_open(&t.roles, o, e), out);
     t.steps =
         (t.n_train * o->dataset_builder.num_epochs + o->dataset_builder.batch_size - 1) / o->dataset_builder.batch_size;
     if (o->max_steps > 0) t.steps = o->max_steps;
     TRY_GOTO(resume(&t, e), out);
-    TRY_GOTO(train_share_state(t.trainer, e), out);
+    if (t.trainer) TRY_GOTO(train_share_state(t.trainer, e), out);
     TRY_GOTO(open_samples(&t, resolved_yaml, e), out);
     if (t.step == o->start_batch) {
         run_text(t.run, t.step, "Configuration", resolved_yaml);
         run_charts(t.run, t.step);
     }
-    if (!t.finished) TRY_GOTO(checkpoint_room(run_dir(t.run), params, n_params, e), out);
+    if (t.trainer && !t.finished) TRY_GOTO(room_for_checkpoints(&t, e), out);
     log_info("%s: %d training problems, %d held out; %lld x %d answers a step, %lld steps", o->log_path, t.n_train,
              t.n_test, (long long)o->dataset_builder.batch_size, o->rollout.group_size, (long long)t.steps);
     st = t.finished ? ST_OK : train_steps(&t, cancel, e);
@@ -575,6 +624,7 @@ out:
     comm_close(t.comm);
     free(t.sampler.drawn);
     free(t.sampler.busy_s);
+    arena_free(&t.datums);
     curriculum_free(&t.curriculum);
     missing_free(&t.missing);
     free(t.train);

@@ -90,6 +90,10 @@ static const struct config_key train_keys[] = {
                "Folder of the model, in Hugging Face layout, looked up in the working directory, then in the "
                "installation; or its name on the Hub, such as Qwen/Qwen2.5-Coder-0.5B (docs/models.md)."),
     REVISION_KEY(T),
+    KEY_CHOICE(T, trainer, TRAINER_LIST, "engine",
+               "train: who holds and trains the model. tinker: a server of the Tinker protocol, which samples, too "
+               "(docs/tinker.md); of model_name only the tokenizer and the configuration are read here. engine: this "
+               "program."),
     SAMPLER_KEYS(T, sampler),
     KEY_STRING_OPT(T, load_checkpoint_path, "null",
                    "Weights to start from instead: a PEFT adapter or a full model, a folder or a name on the Hub. "
@@ -444,7 +448,7 @@ static const struct config_key train_keys[] = {
 static const struct config_topic train_topics[] = {
     {"algorithm", "Method"},
     {"model_name", "Model"},
-    {"sampler", "Another server"},
+    {"trainer", "Another server"},
     {"load_checkpoint_path", "Model"},
     {"log_path", "Run directory, length and evaluation"},
     {"device", "Device and memory"},

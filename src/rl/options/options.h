@@ -51,7 +51,9 @@ enum base_dtype_choice { BASE_AUTO, BASE_BF16 };
 enum expert_files_choice { CHOICE_ENUM(EXPERT_FILES_LIST) }; /* the values of enum expert_files in model.h */
 #define SAVED_LIST(X) X(SAVED_BF16, bf16) X(SAVED_F32, f32)
 enum saved_dtype { CHOICE_ENUM(SAVED_LIST) };
-#define SAMPLER_LIST(X) X(SAMPLER_ENGINE, engine) X(SAMPLER_OPENAI, openai)
+#define SAMPLER_LIST(X) X(SAMPLER_ENGINE, engine) X(SAMPLER_OPENAI, openai) X(SAMPLER_TINKER, tinker)
+#define TRAINER_LIST(X) X(TRAINER_ENGINE, engine) X(TRAINER_TINKER, tinker)
+enum trainer_kind { CHOICE_ENUM(TRAINER_LIST) };
 enum sampler_kind { CHOICE_ENUM(SAMPLER_LIST) };
 /* Methods by their names, and rewards (presets.c). */
 #define ALGORITHM_LIST(X)                                 \
@@ -119,7 +121,7 @@ struct example_options {
 struct sampler_options {
     enum sampler_kind kind;
     int server_type; /* enum server_type, or unset */
-    const char *base_url, *api_key_env, *reasoning_effort;
+    const char *base_url, *api_key_env, *reasoning_effort, *server_model;
     int in_flight, tries;
     double timeout_s;
     const char *replies; /* no key: the file of answers that a command keeps; NULL: none */
@@ -127,6 +129,7 @@ struct sampler_options {
 
 struct train_options {
     struct sampler_options sampler;
+    int trainer;   /* enum trainer_kind */
     int algorithm; /* enum algorithm, or unset: a preset */
     const char *model_name, *model_revision, *load_checkpoint_path, *renderer_name, *log_path, *device;
     int dtype;             /* enum dtype_choice */

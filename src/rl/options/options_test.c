@@ -132,6 +132,18 @@ static void rules(void **state) {
     RULE(NULL, "device=cuda:3");
     RULE("device: expected cpu, cuda or cuda:N, got \"gpu\"", "device=gpu");
     RULE("device: expected", "device=cuda:");
+    RULE(NULL, "trainer=tinker", "sampler=tinker");
+    RULE(NULL, "sampler=tinker", "temperature=0.5", "lora_rank=0", "lora_alpha=1");
+    RULE("sampler", "trainer=tinker", "sampler=openai");
+    RULE("temperature", "trainer=tinker", "sampler=tinker", "temperature=0.5");
+    RULE("min_p", "sampler=tinker", "min_p=0.1");
+    RULE("lora_rank", "trainer=tinker", "sampler=tinker", "lora_rank=0");
+    RULE("lora_alpha", "trainer=tinker", "sampler=tinker", "lora_alpha=16");
+    RULE("lora_expert_rank", "trainer=tinker", "sampler=tinker", "lora_expert_rank=2");
+    RULE("entropy_coef", "trainer=tinker", "sampler=tinker", "entropy_coef=0.1");
+    RULE("gpus", "trainer=tinker", "sampler=tinker", "gpus=2");
+    RULE("load_checkpoint_path", "sampler=tinker", "load_checkpoint_path=runs/a");
+    RULE(NULL, "sampler=tinker", "load_checkpoint_path=tinker://a/weights/b");
 
     struct sft_options o;
     struct config c;

@@ -79,6 +79,10 @@ enum status sampler_options_finish(struct config *c, struct sampler_options *s, 
                              "is the address of a server that answers in the place of our model: add sampler=openai to "
                              "ask it (eval, generate, corpus, optimize), or leave base_url out");
     if (s->kind == SAMPLER_ENGINE) return ST_OK;
+    if (s->kind == SAMPLER_TINKER && s->server_type >= 0)
+        return config_reject(c, "server_type", e,
+                             "names servers of the OpenAI API: expected null with sampler: tinker");
+    if (s->kind == SAMPLER_TINKER) return ST_OK;
     if (!has_url && s->server_type < 0)
         return config_reject(c, "sampler", e,
                              "openai needs base_url, the address of the server (or server_type, its name)");
@@ -94,6 +98,8 @@ enum status train_options_finish(struct config *c, T *o, struct err *e) {
     TRY(apply(c, "dataset_builder.reward_preset", reward_preset(o->dataset_builder.reward_preset), e));
     static const char *const corrected[] = {"ratio_correction=truncate", NULL};
     if (o->max_staleness > 0) TRY(apply(c, "max_staleness", corrected, e));
+    static const char *const of_server[] = {"sampler=tinker", NULL};
+    if (o->trainer == TRAINER_TINKER) TRY(apply(c, "trainer", of_server, e));
     TRY(sampler_options_finish(c, &o->sampler, e));
     return train_options_check(c, o, e);
 }
@@ -216,6 +222,30 @@ static enum status check_roles(const struct config *c, const T *o, struct err *e
     return ST_OK;
 }
 
+/* What a server of the Tinker protocol cannot do, or does not say. */
+static enum status check_tinker(const struct config *c, const T *o, struct err *e) {
+    const char *start = o->load_checkpoint_path;
+    if (o->sampler.kind != SAMPLER_TINKER && o->trainer != TRAINER_TINKER) return ST_OK;
+    if (o->sampler.kind != SAMPLER_TINKER)
+        return config_reject(c, "sampler", e, "trainer: tinker has the server sample, too: expected tinker");
+    if (o->actor.min_p > 0) return config_reject(c, "min_p", e, "the Tinker protocol has none: expected 0");
+    if (start && *start && !str_has_prefix(start, "tinker://"))
+        return config_reject(
+            c, "load_checkpoint_path", e,
+            "the server's model begins with a checkpoint of the server: expected tinker://RUN/KIND/NAME");
+    if (o->trainer != TRAINER_TINKER) return ST_OK;
+    if (o->lora_rank == 0) return config_reject(c, "lora_rank", e, "the server trains adapters: expected 1 or more");
+    if (o->lora_alpha != 32) return config_reject(c, "lora_alpha", e, "adapters of the server have 32");
+    if (o->lora_expert_rank != 0) return config_reject(c, "lora_expert_rank", e, "the server chooses it: expected 0");
+    if (o->update.loss.entropy_coef != 0)
+        return config_reject(c, "entropy_coef", e, "the server tells no entropies: expected 0");
+    if (o->rollout.temperature != 1)
+        return config_reject(c, "temperature", e,
+                             "the server's log-probabilities of samples are of the tempered distribution, and the "
+                             "trainer's are not: expected 1");
+    return o->gpus > 1 ? config_reject(c, "gpus", e, "the server computes: expected 0") : ST_OK;
+}
+
 enum status train_options_check(const struct config *c, const T *o, struct err *e) {
     TRY(base_dtype_check(c, o->base_dtype, o->lora_rank, e));
     TRY(expert_keys_check(c, o->lora_rank, o->lora_expert_rank, o->lora_expert_files, e));
@@ -234,5 +264,6 @@ enum status train_options_check(const struct config *c, const T *o, struct err *
     TRY(check_ranges(c, o, e));
     TRY(check_staleness(c, o, e));
     TRY(check_roles(c, o, e));
+    TRY(check_tinker(c, o, e));
     return check_speed(c, o, e);
 }

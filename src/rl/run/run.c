@@ -113,18 +113,15 @@ enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_ste
                              const struct model *m, bool lora, const char *dtype, const struct adamw *opt,
                              const char *tokenizer_dir, struct err *e) {
     TRY(fs_mkdirs(dir, e));
-    if (lora)
-        TRY(model_lora_save(m, dir, e));
-    else
-        TRY(model_save(m, dir, dtype, e));
+    if (m && lora) TRY(model_lora_save(m, dir, e));
+    if (m && !lora) TRY(model_save(m, dir, dtype, e));
     static const char *const tokenizer_files[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json",
                                                   "merges.txt",     "chat_template.jinja",   "generation_config.json"};
-    for (size_t i = 0; !lora && tokenizer_dir && i < ARRAY_LEN(tokenizer_files); i++)
+    for (size_t i = 0; m && !lora && tokenizer_dir && i < ARRAY_LEN(tokenizer_files); i++)
         TRY(copy_file(tokenizer_dir, dir, tokenizer_files[i], e));
     CLEANUP_FREE char *opt_path = fs_join(dir, "optimizer.safetensors"), *state_path = fs_join(dir, "state.json");
     int n;
-    const struct param *p = model_params((struct model *)(uintptr_t)m, &n);
-    if (opt) TRY(adamw_save(opt, p, opt_path, e));
+    if (opt) TRY(adamw_save(opt, model_params((struct model *)(uintptr_t)m, &n), opt_path, e));
     CLEANUP_STR struct str s = STR_INIT;
     str_addf(&s, "{\"next_step\": %lld, \"optimizer_step\": %lld%s%s}\n", (long long)next_step, (long long)opt_step,
              more && *more->state ? ", " : "", more ? more->state : "");
@@ -197,7 +194,7 @@ enum status run_save_checkpoint(struct run_dir *r, const char *name, int64_t nex
     js_begin(&line, NULL, '{');
     js_put_str(&line, "name", name);
     js_put_i64(&line, "next_step", next_step);
-    js_put_str(&line, "kind", lora ? "adapter" : "full");
+    js_put_str(&line, "kind", !m ? "hosted" : lora ? "adapter" : "full");
     js_put_i64(&line, "time", (int64_t)time(NULL));
     js_end(&line, '}');
     TRY(jsonl_append(r->checkpoints, line.p, line.len, e));
@@ -206,10 +203,11 @@ enum status run_save_checkpoint(struct run_dir *r, const char *name, int64_t nex
 
 /* Whether DIR holds all files of a checkpoint; its position is the one that its state.json says, since the directory
  * may be newer than the line about it (a run that was killed between the two). */
-static bool is_complete(const char *dir, bool adapter, int64_t *next_step) {
+static bool is_complete(const char *dir, const char *kind, int64_t *next_step) {
     static const char *const full[] = {"model.safetensors", "config.json", "optimizer.safetensors"};
     static const char *const lora[] = {"adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"};
-    for (size_t i = 0; i < ARRAY_LEN(full); i++) {
+    const bool adapter = strcmp(kind, "adapter") == 0, hosted = strcmp(kind, "hosted") == 0;
+    for (size_t i = 0; !hosted && i < ARRAY_LEN(full); i++) {
         CLEANUP_FREE char *path = fs_join(dir, adapter ? lora[i] : full[i]);
         if (!fs_is_file(path)) return false;
     }
@@ -241,7 +239,7 @@ static enum status find_checkpoint(const struct run_dir *r, int64_t at, struct r
         snprintf(dir, sizeof dir, "%s/checkpoints/%s", r->dir, name);
         if (strchr(name, '/')) continue;
         if ((st = checkpoint_recover(dir, e)) != ST_OK) break;
-        if (!is_complete(dir, strcmp(kind, "adapter") == 0, &next) || next < out->next_step) continue;
+        if (!is_complete(dir, kind, &next) || next < out->next_step) continue;
         if (at >= 0 && next != at) continue;
         out->found = true;
         out->next_step = next;

@@ -47,7 +47,7 @@ struct checkpoint_extra {
 };
 /* Saves weights (an adapter when LoRA is trained), the optimizer and the position; NAME is the step or "final".
  * more: may be NULL. tokenizer_dir: its tokenizer files are copied beside full weights. The directory appears complete
- * or not at all. */
+ * or not at all. m and opt NULL: a server has weights and optimizer, and `more` says where. */
 enum status run_save_checkpoint(struct run_dir *r, const char *name, int64_t next_step, int64_t opt_step,
                                 const struct checkpoint_extra *more, const struct model *m, bool lora,
                                 const struct adamw *opt, const char *tokenizer_dir, struct err *e) MUST_USE;

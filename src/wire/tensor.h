@@ -1,9 +1,9 @@
-/* tensor: the Tensor message, which stands in requests and in results. Internal to tinker. */
-#ifndef KERNELRL_TINKER_TENSOR_H
-#define KERNELRL_TINKER_TENSOR_H
+/* tensor: the Tensor message, which stands in requests and in results. Internal to wire. */
+#ifndef KERNELRL_WIRE_TENSOR_H
+#define KERNELRL_WIRE_TENSOR_H
 
-#include "tinker/proto.h"
-#include "tinker/wire.h"
+#include "wire/proto.h"
+#include "wire/wire.h"
 
 /* What a reader of a message has: where its results lie, and how many cells more it may make. */
 struct wire_memory {

@@ -1,4 +1,4 @@
-#include "tinker/tensor.h"
+#include "wire/tensor.h"
 
 #include <string.h>
 

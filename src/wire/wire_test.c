@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "tinker/proto.h"
-#include "tinker/wire.h"
+#include "wire/proto.h"
+#include "wire/wire.h"
 
 static struct arena memory;
 static struct err e;
@@ -90,6 +90,52 @@ static void test_options_of_the_client(void **state) {
     assert_int_equal(read_request(&text, &r), ST_OK);
     assert_true(r.n_options == 2 && !r.option[0].text && r.option[0].number == 0);
     assert_string_equal(r.option[1].text, "a");
+}
+
+/* The client's bytes come out of what was read of them. */
+static void test_requests_are_written_as_the_client_does(void **state) {
+    static const char *const all[] = {REQUEST, REQUEST "3001", OPTIONS};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        CLEANUP_STR struct str s = bytes_of(all[i]), again = STR_INIT;
+        struct wire_training r;
+        assert_int_equal(read_request(&s, &r), ST_OK);
+        wire_put_training(&again, &r);
+        assert_int_equal(again.len, s.len);
+        assert_memory_equal(again.p, s.p, s.len);
+    }
+}
+
+static void test_a_request_comes_back(void **state) {
+    (void)state;
+    CLEANUP_STR struct str s = STR_INIT;
+    int32_t ids[3] = {7, 0, INT32_MAX};
+    int64_t targets[3] = {0, -1, INT64_MAX};
+    float weights[3] = {-0.0F, 0, 1e-40F};
+    struct wire_tensor t[2] = {{.name = "target_tokens", .dtype = WIRE_I64, .nd = 1, .dim = {3}, .n = 3, .i = targets},
+                               {.name = "weights", .dtype = WIRE_F32, .nd = 2, .dim = {1, 3}, .n = 3, .f = weights}};
+    struct wire_datum d[2] = {{.ids = ids, .n = 3, .tensor = t, .n_tensors = 2}, {.ids = ids, .n = 1}};
+    struct wire_option o[2] = {{"beta", NULL, -0.5}, {"loss_id", "abc", 0}};
+    struct wire_training r, w = {.model_id = "m",
+                                 .loss_fn = "dro",
+                                 .seq_id = INT32_MAX,
+                                 .forward_only = true,
+                                 .datum = d,
+                                 .n = 2,
+                                 .option = o,
+                                 .n_options = 2};
+    wire_put_training(&s, &w);
+    assert_int_equal(read_request(&s, &r), ST_OK);
+    assert_true(r.seq_id == INT32_MAX && r.forward_only && r.n == 2 && r.n_options == 2);
+    assert_string_equal(r.model_id, "m");
+    assert_string_equal(r.loss_fn, "dro");
+    assert_true(r.option[0].number == -0.5 && !r.option[0].text);
+    assert_string_equal(r.option[1].text, "abc");
+    assert_true(r.datum[0].n == 3 && r.datum[1].n == 1 && r.datum[1].n_tensors == 0);
+    assert_memory_equal(r.datum[0].ids, ids, sizeof ids);
+    assert_memory_equal(r.datum[0].tensor[0].i, targets, sizeof targets);
+    assert_memory_equal(r.datum[0].tensor[1].f, weights, sizeof weights);
+    assert_true(r.datum[0].tensor[1].nd == 2 && r.datum[0].tensor[1].dim[1] == 3);
 }
 
 /* A request of one datum with the tensor "t" of these bytes. */
@@ -461,12 +507,20 @@ static void test_zstd(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request_of_the_client),      cmocka_unit_test(test_options_of_the_client),
-        cmocka_unit_test(test_csr_of_the_client),          cmocka_unit_test(test_tensors_that_are_refused),
-        cmocka_unit_test(test_requests_that_are_refused),  cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_unknown_fields_are_skipped), cmocka_unit_test(test_output),
-        cmocka_unit_test(test_outputs_that_are_refused),   cmocka_unit_test(test_sample),
-        cmocka_unit_test(test_samples_that_are_refused),   cmocka_unit_test(test_zstd),
+        cmocka_unit_test(test_request_of_the_client),
+        cmocka_unit_test(test_options_of_the_client),
+        cmocka_unit_test(test_requests_are_written_as_the_client_does),
+        cmocka_unit_test(test_a_request_comes_back),
+        cmocka_unit_test(test_csr_of_the_client),
+        cmocka_unit_test(test_tensors_that_are_refused),
+        cmocka_unit_test(test_requests_that_are_refused),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_unknown_fields_are_skipped),
+        cmocka_unit_test(test_output),
+        cmocka_unit_test(test_outputs_that_are_refused),
+        cmocka_unit_test(test_sample),
+        cmocka_unit_test(test_samples_that_are_refused),
+        cmocka_unit_test(test_zstd),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -1,7 +1,7 @@
 /* The two results that are protobuf: what a training call answers, and what sampling answers. */
 #include <string.h>
 
-#include "tinker/tensor.h"
+#include "wire/tensor.h"
 
 enum { LOGPROBS_FIELDS = 1 };
 

@@ -1,4 +1,4 @@
-#include "tinker/proto.h"
+#include "wire/proto.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
-#include "tinker/wire.h"
+#include "wire/wire.h"
 
 #include <string.h>
 #include <zstd.h>
 
-#include "tinker/tensor.h"
+#include "wire/tensor.h"
 
 /* ---- request: a datum ---------------------------------------------------------------------------------------------*/
 
@@ -203,6 +203,42 @@ enum status wire_read_training(const void *body, size_t n, struct arena *a, stru
     out->option = o->option;
     out->n_options = o->n;
     return ST_OK;
+}
+
+static void put_datum(struct str *out, const struct wire_datum *d) {
+    CLEANUP_STR struct str datum = STR_INIT, chunk = STR_INIT, text = STR_INIT;
+    proto_put_bytes(&text, 1, d->ids, (size_t)d->n * sizeof *d->ids);
+    proto_put_bytes(&chunk, 1, text.p, text.len);
+    proto_put_bytes(&datum, 1, chunk.p, chunk.len);
+    for (int i = 0; i < d->n_tensors; i++) {
+        CLEANUP_STR struct str entry = STR_INIT;
+        proto_put_text(&entry, 1, d->tensor[i].name);
+        wire_tensor_put(&entry, 2, &d->tensor[i]);
+        proto_put_bytes(&datum, 2, entry.p, entry.len);
+    }
+    proto_put_bytes(out, 3, datum.p, datum.len);
+}
+
+/* form: 5, the old one, which has numbers alone, or 7. */
+static void put_option(struct str *out, uint32_t form, const struct wire_option *o) {
+    CLEANUP_STR struct str entry = STR_INIT, value = STR_INIT;
+    proto_put_text(&entry, 1, o->name);
+    if (form == 5) proto_put_f64(&entry, 2, o->number);
+    if (form == 7 && o->text) proto_put_text(&value, 2, o->text);
+    if (form == 7 && !o->text) proto_put_f64(&value, 1, o->number);
+    if (form == 7) proto_put_bytes(&entry, 2, value.p, value.len);
+    proto_put_bytes(out, form, entry.p, entry.len);
+}
+
+void wire_put_training(struct str *out, const struct wire_training *r) {
+    proto_put_text(out, 1, r->model_id);
+    proto_put_varint(out, 2, (uint64_t)r->seq_id);
+    for (int i = 0; i < r->n; i++) put_datum(out, &r->datum[i]);
+    proto_put_text(out, 4, r->loss_fn);
+    for (int i = 0; i < r->n_options; i++)
+        if (!r->option[i].text) put_option(out, 5, &r->option[i]);
+    if (r->forward_only) proto_put_varint(out, 6, 1);
+    for (int i = 0; i < r->n_options; i++) put_option(out, 7, &r->option[i]);
 }
 
 /* ---- zstd ---------------------------------------------------------------------------------------------------------*/

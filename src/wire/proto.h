@@ -1,6 +1,6 @@
 /* proto: the parts of protobuf's wire format that three messages need: fields one after another, and their writing. */
-#ifndef KERNELRL_TINKER_PROTO_H
-#define KERNELRL_TINKER_PROTO_H
+#ifndef KERNELRL_WIRE_PROTO_H
+#define KERNELRL_WIRE_PROTO_H
 
 #include "base/arena.h"
 #include "base/err.h"

@@ -2,8 +2,8 @@
  * zstd. The readers are strict: a known field of another wire type, a length that leads out of its message, a group, a
  * text that is not UTF-8, a key twice in a map, and a tensor whose bytes and shape disagree are errors, and every index
  * is checked. Unknown fields are skipped. Of a field that may be there once, the last one counts. */
-#ifndef KERNELRL_TINKER_WIRE_H
-#define KERNELRL_TINKER_WIRE_H
+#ifndef KERNELRL_WIRE_WIRE_H
+#define KERNELRL_WIRE_WIRE_H
 
 #include "base/arena.h"
 #include "base/err.h"
@@ -56,6 +56,10 @@ struct wire_training {
 /* All that *out points to lies in the arena. ST_PARSE: these bytes are no such message, and the message says where. */
 enum status wire_read_training(const void *body, size_t n, struct arena *a, struct wire_training *out,
                                struct err *e) MUST_USE;
+
+/* Appends the message as a client writes it: dense tensors, numbers of options in both forms. `other` and `provenance`
+ * of its datums are not written. */
+void wire_put_training(struct str *out, const struct wire_training *r);
 
 /* ForwardBackwardOutput: log-probabilities of each datum, and sums. */
 struct wire_output_datum {

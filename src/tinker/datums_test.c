@@ -1,0 +1,85 @@
+/* datums: where a prompt ends, and how a call is cut. */
+#include "tinker/datums.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { VOCAB = 100, LONGEST = 64 };
+
+static struct err e;
+static struct arena memory;
+
+/* Datums of so many tokens each, all of them 1 but the last one, whose number it is. */
+struct case_datum {
+    int64_t n;
+    float weight[LONGEST];
+};
+static enum status make(const struct case_datum *c, int n, struct datums *out) {
+    struct wire_datum *d = arena_array(&memory, struct wire_datum, n);
+    for (int i = 0; i < n; i++) {
+        d[i] = (struct wire_datum){.ids = arena_array(&memory, int32_t, c[i].n), .n = c[i].n};
+        d[i].tensor = arena_array(&memory, struct wire_tensor, 2);
+        d[i].n_tensors = 2;
+        const struct wire_tensor shape = {.nd = 1, .dim = {c[i].n}, .n = c[i].n};
+        d[i].tensor[0] = d[i].tensor[1] = shape;
+        d[i].tensor[0].name = "target_tokens";
+        d[i].tensor[0].dtype = WIRE_I64;
+        d[i].tensor[0].i = arena_array(&memory, int64_t, c[i].n);
+        d[i].tensor[1].name = "weights";
+        d[i].tensor[1].dtype = WIRE_F32;
+        d[i].tensor[1].f = (float *)(uintptr_t)c[i].weight;
+        for (int64_t k = 0; k < c[i].n; k++) d[i].ids[k] = k + 1 < c[i].n ? 1 : i;
+    }
+    const struct wire_training r = {.model_id = "m", .loss_fn = "cross_entropy", .seq_id = 1, .datum = d, .n = n};
+    e = (struct err){0};
+    return datums_make(&r, VOCAB, LONGEST, &memory, out, &e);
+}
+
+static void test_prompts(void **state) {
+    (void)state;
+    const struct case_datum c[] = {{4, {0, 0, 0.5F, 0}},  /* up to the first weight, and its row */
+                                   {4, {0, -0.0F, 0, 1}}, /* which -0 is, too */
+                                   {4, {0, 0, 0, 0}},     /* nothing is learned */
+                                   {4, {1, 0, 0, 0}}};
+    static const int64_t want[] = {3, 2, 4, 1};
+    struct datums x;
+    assert_int_equal(make(c, 4, &x), ST_OK);
+    for (int i = 0; i < 4; i++) assert_int_equal(x.d[i].prompt, want[i]);
+}
+
+/* Neighbours with one prompt count its rows once. */
+static void test_groups(void **state) {
+    (void)state;
+    const struct case_datum c[] = {{10, {0, 0, 0, 0, 0, 0, 0, 1}},
+                                   {10, {0, 0, 0, 0, 0, 0, 0, 1}},
+                                   {10, {0, 0, 0, 0, 0, 0, 0, 1}},
+                                   {10, {0, 0, 0, 0, 1}}};
+    static const struct {
+        int64_t tokens;
+        int end[4]; /* of the group that begins at the first datum, behind the first group, ... */
+    } cases[] = {{1, {1, 2, 3, 4}}, {12, {2, 3, 4, 4}}, {14, {3, 4, 4, 4}}, {23, {3, 4, 4, 4}}, {24, {4, 4, 4, 4}}};
+    struct datums x;
+    assert_int_equal(make(c, 4, &x), ST_OK);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        datums_cut(&x, cases[i].tokens, &memory);
+        int at = 0;
+        for (int k = 0; at < x.n; k++) {
+            const int end = datums_group_end(&x, at);
+            if (end != cases[i].end[k]) fail_msg("%d rows: a group from %d to %d", (int)cases[i].tokens, at, end);
+            struct datums alone = {.d = x.d + at, .n = end - at};
+            datums_cut(&alone, cases[i].tokens, &memory);
+            assert_int_equal(datums_group_end(&alone, 0), alone.n); /* a call of this group alone is not cut */
+            at = end;
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prompts), cmocka_unit_test(test_groups)};
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    arena_free(&memory);
+    return failed;
+}
