@@ -17,8 +17,12 @@ struct future *future_find(const struct tinker *t, const char *id) {
 struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
                            const struct digest *content) {
     struct future **slot = slot_of(t, id), *f = xcalloc(1, sizeof *f);
-    *f =
-        (struct future){.next = *slot, .id = xstrdup(id), .owner = owner, .content = *content, .since = tinker_now_s()};
+    *f = (struct future){.next = *slot,
+                         .id = xstrdup(id),
+                         .owner = owner,
+                         .content = *content,
+                         .since = tinker_now_s(),
+                         .kept = (struct kept_results *)(uintptr_t)&t->kept};
     *slot = f;
     return f;
 }
@@ -36,16 +40,31 @@ static void wake(struct future *f) {
     free(polls);
 }
 
+/* Its result counts no more. */
+static void forget_bytes(struct future *f) {
+    const int64_t n = f->state == FUTURE_WAITS ? 0 : (int64_t)f->result.len;
+    f->kept->bytes -= n;
+    if (f->read == 0) f->kept->unread -= n;
+}
+
+void future_read(struct future *f) {
+    if (f->read == 0) f->kept->unread -= (int64_t)f->result.len;
+    f->read = tinker_now_s();
+}
+
 void future_done(struct future *f, struct str *result, bool proto) {
     f->state = FUTURE_DONE;
     f->proto = proto;
     f->result = *result;
     *result = STR_INIT;
     f->since = tinker_now_s();
+    f->kept->bytes += (int64_t)f->result.len;
+    f->kept->unread += (int64_t)f->result.len;
     wake(f);
 }
 
 void future_fail(struct future *f, const char *category, const char *message) {
+    forget_bytes(f);
     f->state = FUTURE_FAILED;
     f->proto = false;
     str_clear(&f->result);
@@ -54,6 +73,8 @@ void future_fail(struct future *f, const char *category, const char *message) {
     js_put_str(&f->result, "category", category);
     js_end(&f->result, '}');
     f->since = tinker_now_s();
+    f->kept->bytes += (int64_t)f->result.len;
+    f->kept->unread += (int64_t)f->result.len;
     wake(f);
 }
 
@@ -89,6 +110,7 @@ bool future_repeated(struct tinker *t, struct http_exchange *x, const char *id, 
 static void drop(struct future **at) {
     struct future *f = *at;
     *at = f->next;
+    forget_bytes(f);
     f->id[0] = 0; /* who waits for it is told that it is gone */
     wake(f);
     str_free(&f->result);
@@ -114,6 +136,26 @@ void futures_age(struct tinker *t, double now) {
                 at = &(*at)->next;
 }
 
+/* The one that was fetched longest ago; NULL: there is none, or all of them lately. */
+static struct future **oldest_read(struct tinker *t, double before) {
+    struct future **oldest = NULL;
+    for (int i = 0; i < FUTURE_SLOTS; i++)
+        for (struct future **at = &t->future[i]; *at; at = &(*at)->next)
+            if ((*at)->read > 0 && (*at)->read <= before && (!oldest || (*at)->read < (*oldest)->read)) oldest = at;
+    return oldest;
+}
+
+void futures_trim(struct tinker *t, double now) {
+    struct future **at;
+    while (t->kept.bytes > t->o->max_results && (at = oldest_read(t, now - t->o->reread_s))) drop(at);
+}
+
+bool futures_full(const struct tinker *t, struct http_exchange *x) {
+    if (t->kept.unread <= t->o->max_results) return false;
+    reply_detail(x, 429, "results of %lld bytes wait to be fetched: fetch them first", (long long)t->kept.unread);
+    return true;
+}
+
 /* ---- polls --------------------------------------------------------------------------------------------------------*/
 
 static void reply_not_yet(struct http_exchange *x) {
@@ -122,8 +164,9 @@ static void reply_not_yet(struct http_exchange *x) {
     http_reply_json(x, 408, &out);
 }
 
-static void reply_result(struct http_exchange *x, const struct future *f) {
+static void reply_result(struct http_exchange *x, struct future *f) {
     struct str out = STR_INIT;
+    future_read(f);
     str_add(&out, f->result.p, f->result.len);
     if (f->proto)
         http_reply(x, 200, "application/x-protobuf", &out);
@@ -178,7 +221,7 @@ static void stop_waiting(struct http_exchange *x) {
 }
 
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e) {
-    const struct future *f = http_state(x);
+    struct future *f = http_state(x);
     (void)tinker;
     if (e == HTTP_WOKEN && f && !f->id[0])
         reply_lost(x);

@@ -24,6 +24,10 @@ enum {
 /* ---- futures ------------------------------------------------------------------------------------------------------*/
 
 enum future_state { FUTURE_WAITS, FUTURE_DONE, FUTURE_FAILED };
+/* Bytes of the results that are kept; unread: of those that nobody has fetched. */
+struct kept_results {
+    int64_t bytes, unread;
+};
 /* What a call is answered with: a promise, and what became of it. */
 struct future {
     struct future *next;                /* in its slot */
@@ -34,6 +38,8 @@ struct future {
     bool proto; /* the result is protobuf */
     struct str result;
     double since; /* when it was made or, then, done */
+    double read;  /* when its result was fetched last; 0: never */
+    struct kept_results *kept;
     struct http_exchange **poll;
     int n_polls, cap_polls;
 };
@@ -191,6 +197,7 @@ struct tinker {
     struct model_thread *thread;
     struct comm *comm;
     struct future *future[FUTURE_SLOTS];
+    struct kept_results kept;
     struct tinker_session *sessions;
     struct tinker_run *runs;
     struct tinker_sampler *samplers;
@@ -239,6 +246,8 @@ struct future *future_find(const struct tinker *t, const char *id);
 struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
                            const struct digest *content);
 /* Takes the bytes of result. */
+/* Its result, which is there, has been fetched. */
+void future_read(struct future *f);
 void future_done(struct future *f, struct str *result, bool proto);
 /* category: "user", "server" or "unknown". */
 void future_fail(struct future *f, const char *category, const char *message);
@@ -250,6 +259,10 @@ void future_promise(struct http_exchange *x, const struct future *f, const char 
 bool future_repeated(struct tinker *t, struct http_exchange *x, const char *id, const struct digest *content,
                      const char *model_id);
 void futures_drop(struct tinker *t, const struct tinker_session *owner);
+/* While more than max_results bytes are kept, those go that were fetched longest ago, and not within reread_s. */
+void futures_trim(struct tinker *t, double now);
+/* Whether so many bytes wait to be fetched that no further call is taken on; x has its reply, 429, then. */
+bool futures_full(const struct tinker *t, struct http_exchange *x);
 void futures_age(struct tinker *t, double now);
 void retrieve_begin(void *tinker, struct http_exchange *x);
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e);

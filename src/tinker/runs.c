@@ -92,6 +92,7 @@ static struct future *accept(struct tinker *t, const struct incoming *in, struct
         reply_detail(x, 429, "too many bytes of calls wait for their turn");
         return NULL;
     }
+    if (x && seq > r->next_seq && futures_full(t, x)) return NULL;
     if (x && store_call(r, in, seq, content, &e) != ST_OK) {
         reply_detail(x, 503, "%s", e.msg);
         return NULL;

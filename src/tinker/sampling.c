@@ -320,6 +320,7 @@ static struct future *accept(struct tinker *t, struct http_exchange *x, const st
         reply_detail(x, 400, "the number of this call (%s) was used for another call before", id.p);
         return NULL;
     }
+    if (futures_full(t, x)) return NULL;
     if (model_thread_waiting(t->thread) + c->n_samples > t->o->max_queue && model_thread_waiting(t->thread) > 0) {
         reply_detail(x, 429, "%lld sequences wait to be sampled: try again in a second",
                      (long long)model_thread_waiting(t->thread));

@@ -323,6 +323,7 @@ static void restore_result(struct tinker *t, struct tinker_run *r, const struct 
     struct future *f = future_make(t, id.p, r->session, &content);
     str_add(&bytes, result->body, result->r.n);
     future_done(f, &bytes, result->r.kind == RESULT_PROTO);
+    future_read(f); /* most were; who was not told yet asks soon */
 }
 
 /* A sampler without a name, of a call that is over; its weights are there if it is one of the last. */

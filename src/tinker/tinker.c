@@ -21,6 +21,8 @@ const struct tinker_options tinker_defaults = {
     .max_models = 64,
     .max_queue = 4096,
     .max_held = 1LL << 30,
+    .max_results = 256LL << 20,
+    .reread_s = 60,
     .keep_s = 300,
 };
 
@@ -259,6 +261,7 @@ void tinker_tick(struct tinker *t) {
     if (now - t->ticked < 5) return;
     t->ticked = now;
     futures_age(t, now);
+    futures_trim(t, now);
     runs_mind_gaps(t, now);
     checkpoints_age(t, (int64_t)time(NULL));
     for (struct tinker_session *s = t->sessions; s; s = s->next)

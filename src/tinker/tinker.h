@@ -19,6 +19,8 @@ struct tinker_options {
     int max_queue;         /* sequences that wait to be sampled; further ones get 429 */
     int keep_s;            /* weights and moments of a model are kept so often */
     int64_t max_held;      /* bytes of calls that wait for their turn; further ones get 429 */
+    int64_t max_results; /* bytes of results; beyond them those go that were fetched, and what nobody fetches has 429 */
+    int reread_s;        /* but a result that was fetched stays so long */
 };
 extern const struct tinker_options tinker_defaults; /* dir is missing */
 

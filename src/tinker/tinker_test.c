@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "tinker/tinker.h"
+#include "tinker/internal.h"
 #include "wire/proto.h"
 #include "wire/wire.h"
 
@@ -40,6 +40,7 @@ static struct tinker *tinker;
 static struct http_server *server;
 static struct arena memory;
 static int keep_s;
+static int64_t max_results; /* 0: as many as usual, for as long */
 
 /* ---- the server ---------------------------------------------------------------------------------------------------*/
 
@@ -60,6 +61,10 @@ static void open_all(int max_awake) {
     tinker_options.dir = state_dir;
     tinker_options.max_awake = max_awake;
     tinker_options.keep_s = keep_s;
+    if (max_results > 0) {
+        tinker_options.max_results = max_results;
+        tinker_options.reread_s = 0;
+    }
     tinker_options.train_tokens = 24; /* so that most calls have several pieces */
     if (serve_open(&options, &serve, &e) != ST_OK) fail_msg("%s", e.msg);
     if (tinker_open(&tinker_options, serve, &tinker, &e) != ST_OK) fail_msg("%s", e.msg);
@@ -713,6 +718,48 @@ static void test_sampling_answers(void **state) {
 }
 
 /* A checkpoint restores training: a model that goes on from it has the bits of one that was never interrupted. */
+/* Beyond their bound, results go that were fetched, the oldest first; while too many wait to be fetched, no call is
+ * taken on. */
+static void test_results_are_bounded(void **state) {
+    (void)state;
+    max_results = 2500;
+    open_all(4);
+    const char *s = new_session();
+    EXPECT(post("create_sampling_session",
+                arena_printf(&memory, "{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,\"base_model\":\"%s\"}", s,
+                             tokenizer)),
+           200, ":sample:0");
+    const char *m = arena_printf(&memory, "%s:sample:0", s);
+    struct answer promise[4];
+    int taken = 0;
+    for (int i = 0; i < 4; i++) { /* some 1,600 bytes each */
+        const double from = clock_now_s();
+        promise[i] =
+            post("asample",
+                 arena_printf(&memory,
+                              "{\"sampling_session_id\":\"%s\",\"seq_id\":%d,\"num_samples\":4,\"prompt\":{"
+                              "\"chunks\":[{\"tokens\":[5,6]}]},\"sampling_params\":{\"max_tokens\":50,\"seed\":1,"
+                              "\"stop\":[]}}",
+                              m, i));
+        taken += promise[i].status == 200;
+        if (i < 2) assert_int_equal(promise[i].status, 200);
+        while (i < 2 && tinker->kept.unread < 1600 * (i + 1) && clock_now_s() - from < 60) turn(1);
+    }
+    assert_int_equal(taken, 2);
+    EXPECT(promise[2], 429, "wait to be fetched");
+    EXPECT(promise[3], 429, "wait to be fetched");
+    const struct answer first = result_of(&promise[0]);
+    EXPECT(result_of(&promise[1]), 200, "");
+    EXPECT(result_of(&promise[0]), 200, "");
+    assert_memory_equal(result_of(&promise[0]).body, first.body, first.n);
+    futures_trim(tinker, tinker_now_s());
+    EXPECT(result_of(&promise[1]), 410,
+           "no result"); /* that one was fetched longest ago, and one alone is few enough */
+    EXPECT(result_of(&promise[0]), 200, "");
+    close_all();
+    max_results = 0;
+}
+
 static void test_checkpoints(void **state) {
     (void)state;
     open_all(4);
@@ -975,6 +1022,7 @@ int main(int argc, char **argv) {
         TEST(test_parts_that_are_trained),
         TEST(test_sampler_and_trainer_agree),
         TEST(test_sampling_answers),
+        TEST(test_results_are_bounded),
         TEST(test_checkpoints),
         TEST(test_ends),
         TEST(test_restarts_without_states),
