@@ -78,7 +78,7 @@ echo 'seed: 1' >"$tmp/runs/served/config.yaml"
 "$KRL" serve --model models/tiny --dashboard "$tmp/runs" --api-key sesame --port 0 --access-log off 2>"$tmp/serve" &
 server=$!
 for _ in $(seq 300); do
-    if grep -q 'is ready at' "$tmp/serve"; then break; fi
+    if grep -qs 'is ready at' "$tmp/serve"; then break; fi
     sleep 0.1
 done
 url=$(sed -n 's,.*is ready at \(http.*\)/v1$,\1,p' "$tmp/serve")
