@@ -26,8 +26,7 @@ static struct coded *coded_new(const struct weight *w) {
     return c;
 }
 
-/* Copies `bytes` bytes of src to *at, moves *at behind them (to a multiple of 16), and returns the copy; NULL, and *at
- * stays, when src is NULL. */
+/* Copies n elements behind what the part has; without src, none are there. */
 static void *keep(char **at, const void *src, size_t bytes) {
     void *p = *at;
     if (!src) return NULL;
@@ -36,7 +35,7 @@ static void *keep(char **at, const void *src, size_t bytes) {
     return p;
 }
 
-/* A copy of m without its codes. Its scales and tables lie in one piece of memory, own. */
+/* A part's scales, in one piece of memory. */
 static struct coded_matrix scales_of(const struct coded_matrix *m) {
     struct coded_matrix own = *m;
     const bool nf4 = m->format == FORMAT_NF4;
@@ -60,7 +59,7 @@ struct coded_put_work {
     const struct coded_matrix *m;
 };
 
-/* Threads share the panels, not the rows: a byte of NF4 holds codes of two rows of a panel. */
+/* Panels are cut over threads. */
 static void put_panels(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct coded_put_work *p = ctx;
