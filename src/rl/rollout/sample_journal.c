@@ -176,7 +176,8 @@ static bool find(struct sample_journal *j, const struct sample_key *key, struct 
 /* true: key_of() covers all that the request says, and a record can hold all that it asks for. */
 static bool is_plain(const struct request *r) {
     const struct sample_params *p = &r->params;
-    return !r->sink && !r->top_logprobs && !r->n_logprob_ids && !r->prompt_logprobs && r->adapter == ADAPTER_OWN &&
+    return !r->sink && !r->top_logprobs && !r->n_logprob_ids && !r->prompt_logprobs && !r->prompt_ranks &&
+           !r->tempered_logprobs && r->adapter == ADAPTER_OWN &&
            !p->n_logit_bias && !p->n_allowed_ids && !p->n_bad_words;
 }
 
