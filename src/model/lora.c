@@ -47,7 +47,7 @@ struct lora_runs runs_within(const struct lora_runs *l, int64_t row, int64_t n, 
     return out;
 }
 
-/* Whether the first half goes in front of the base's product. */
+/* True: the first half of LoRA, x A^T, is computed in front of the base's product. */
 static bool lora_splits(const struct model *m) { return fused_lora_splits(m->be, m->act); }
 
 /* ---- groups -------------------------------------------------------------------------------------------------------*/
@@ -110,13 +110,13 @@ static void group_up(struct model *m, const struct lora *l, const struct lora_gr
     fused_lora_up(m->be, t, site, n);
 }
 
-/* Whether lora_begin has gone down already. */
+/* True: lora_begin computes x A^T; false: lora_forward does. */
 static bool goes_first(const struct model *m, const struct lora_runs *l, int layer, enum lora_input input) {
     return l->n == 1 && l->run[0].adapter->layer[layer].groups[input] == 1 && lora_splits(m);
 }
 
-/* The backend knows one xa at a time (tensor/backend.h): with several adapters or groups each goes both ways before the
- * next. */
+/* The backend knows one xa at a time (tensor/backend.h). With several adapters or groups, both halves of one are
+ * computed before those of the next. */
 void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor x,
                 void *xa) {
     if (!goes_first(m, l, layer, input)) return;
