@@ -4,11 +4,13 @@
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "rl/view/view.h"
 
 enum { PATH_PARTS = 8, JOBS_MAX = 256 };
@@ -26,6 +28,9 @@ struct dashboard_job {
     enum status status;
     struct err err;
     bool is_csv;
+    bool is_stream; /* true: the request is for events, and asks again every second */
+    char *told;     /* of events: what the client knows. The server's thread's alone */
+    struct dashboard *owner;
     bool is_done; /* true: the server's thread has it back, and frees it with the exchange. That thread's alone */
 };
 
@@ -54,6 +59,7 @@ static const char *const query_names[N_QUERY] = {
     "reward_min", "reward_max", "speedup_min", "speedup_max", "text",    "sort",    "cursor", "limit"};
 
 struct dashboard {
+    bool is_draining; /* true: streams end. The server's thread's alone */
     struct run_view *view;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -69,6 +75,7 @@ static void job_free(struct dashboard_job *j) {
     for (int i = 0; i < N_QUERY; i++) free(j->query[i]);
     free(j->query);
     free(j->path);
+    free(j->told);
     str_free(&j->out);
     free(j);
 }
@@ -124,6 +131,9 @@ static enum status answer(struct dashboard *d, struct dashboard_job *j) {
     int64_t n[4], points;
     if (j->n_parts == 0) return view_runs(d->view, &j->out, e);
     if (j->n_parts == 1) return view_run(d->view, run, &j->out, e);
+    if (j->is_stream) return view_state(d->view, run, &j->out, e);
+    if (j->n_parts == 2 && strcmp(what, "problem") == 0)
+        return view_problem(j->query[Q_PROBLEM] ? j->query[Q_PROBLEM] : "", &j->out, e);
     if (j->n_parts == 2 && strcmp(what, "episodes") == 0) return episodes(d, j);
     if (j->n_parts == 2 && strcmp(what, "best") == 0) return view_best(d->view, run, &j->out, e);
     if (j->n_parts == 2 && strcmp(what, "metrics") == 0) {
@@ -164,13 +174,50 @@ static void *read_runs(void *ctx) {
 
 /* ---- the server's side --------------------------------------------------------------------------------------------*/
 
+/* Data that the client has already are not sent again. The tag is a hash of the very bytes. */
+static void reply_data(struct dashboard_job *j) {
+    char tag[24];
+    const char *known = http_header(j->x, "if-none-match");
+    snprintf(tag, sizeof tag, "\"%016llx\"", (unsigned long long)hash_bytes(str_c(&j->out), j->out.len, 0));
+    http_add_header(j->x, "cache-control", "private, no-cache");
+    http_add_header(j->x, "etag", tag);
+    if (known && strcmp(known, tag) == 0) {
+        str_clear(&j->out);
+        http_reply(j->x, 304, "application/json", &j->out);
+    } else {
+        http_reply_json(j->x, 200, &j->out);
+    }
+}
+
+/* http_more_fn: an event whenever the run's state is another one. */
+static enum http_more more_events(struct http_exchange *x, struct str *out) {
+    struct dashboard_job *j = http_state(x);
+    if (j->owner->is_draining) return HTTP_END;
+    if (!j->is_done) return HTTP_WAIT;
+    if (j->status != ST_OK) {
+        str_adds(out, "event: gone\ndata: {}\n\n");
+        return HTTP_END;
+    }
+    if (!j->told || strcmp(j->told, str_c(&j->out)) != 0) {
+        free(j->told);
+        j->told = xstrdup(str_c(&j->out));
+        str_addf(out, "event: state\ndata: %s\n\n", j->told);
+    }
+    return HTTP_WAIT;
+}
+
 static void reply(struct dashboard_job *j) {
+    if (j->status == ST_OK && j->is_stream) {
+        http_add_header(j->x, "cache-control", "no-store");
+        http_stream(j->x, 200, "text/event-stream", ": ping\n\n", more_events);
+        http_wake_after(j->x, 1);
+        return;
+    }
     if (j->status == ST_OK && j->is_csv) {
         http_add_header(j->x, "content-disposition", "attachment; filename=metrics.csv");
         http_reply(j->x, 200, "text/csv; charset=utf-8", &j->out);
     } else if (j->status == ST_OK) {
-        http_add_header(j->x, "cache-control", "no-store");
-        http_reply_json(j->x, 200, &j->out);
+        reply_data(j);
     } else {
         const int code = j->status == ST_IO ? 404 : j->status == ST_USAGE ? 400 : 500;
         http_reply_error(j->x, code, code == 404 ? "not_found" : NULL, NULL, "%s", j->err.msg);
@@ -210,6 +257,17 @@ static void split(struct dashboard_job *j) {
     }
 }
 
+static void enqueue(struct dashboard *d, struct dashboard_job *j) {
+    j->next = NULL;
+    j->is_done = false;
+    d->waiting++;
+    pthread_mutex_lock(&d->lock);
+    *d->last = j;
+    d->last = &j->next;
+    pthread_cond_signal(&d->more);
+    pthread_mutex_unlock(&d->lock);
+}
+
 static void data_begin(void *ctx, struct http_exchange *x) {
     struct dashboard *d = ctx;
     if (d->waiting >= JOBS_MAX) {
@@ -226,22 +284,29 @@ static void data_begin(void *ctx, struct http_exchange *x) {
         if (v && *v) j->query[i] = xstrdup(v);
     }
     split(j);
+    j->owner = d;
+    j->is_stream = j->n_parts == 2 && strcmp(j->part[1], "events") == 0;
     http_set_state(x, j);
-    d->waiting++;
-    pthread_mutex_lock(&d->lock);
-    *d->last = j;
-    d->last = &j->next;
-    pthread_cond_signal(&d->more);
-    pthread_mutex_unlock(&d->lock);
+    enqueue(d, j);
 }
 
 static void data_event(void *ctx, struct http_exchange *x, enum http_event e) {
+    struct dashboard *d = ctx;
     struct dashboard_job *j = http_state(x);
-    (void)ctx;
-    if (e == HTTP_WOKEN)
+    if (e == HTTP_WOKEN) {
         reply(j);
-    else
+    } else if (!http_replied(x)) {
         http_reply_error(x, 503, "draining", NULL, "the server ends");
+    } else if (e == HTTP_CUT || d->is_draining) {
+        d->is_draining = true;
+        http_wake(x);
+    } else {
+        if (j->is_done && d->waiting < JOBS_MAX) {
+            str_clear(&j->out);
+            enqueue(d, j);
+        }
+        http_wake_after(x, 1);
+    }
 }
 
 static void data_end(void *ctx, struct http_exchange *x) {
@@ -301,8 +366,11 @@ static const struct http_route routes[] = {
     {"GET", "/api/runs/*", HTTP_KEY, HTTP_NO_BODY, data_begin, data_event, data_end, 0},
 };
 
+static void draining(void *ctx) { ((struct dashboard *)ctx)->is_draining = true; }
+
 struct http_front dashboard_front(struct dashboard *d) {
-    return (struct http_front){.name = "dashboard", .route = routes, .n_routes = ARRAY_LEN(routes), .ctx = d};
+    return (struct http_front){
+        .name = "dashboard", .route = routes, .n_routes = ARRAY_LEN(routes), .ctx = d, .draining = draining};
 }
 
 enum status dashboard_attach(struct dashboard *d, struct http_server *s, struct err *e) {

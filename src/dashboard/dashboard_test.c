@@ -101,6 +101,10 @@ static void routes_and_codes(void **state) {
         {"/api/runs/one/group/-1/0", "nothing of that name", 404},
         {"/api/runs/one/episode/0/0/0/0", "no answer", 404},
         {"/api/runs/one/best", "\"best\":[]", 200},
+        {"/api/runs/one/problem?problem=generated/1_2", "class Model", 200},
+        {"/api/runs/one/problem?problem=/etc/passwd", "not known here", 404},
+        {"/api/runs/one/problem", "not known here", 404},
+        {"/api/runs/two/events", "no run", 404},
         {"/api/runs/one/nothing", "nothing of that name", 404},
         {"/api/runs/two", "no run", 404},
         {"/api/runs/..%2Fone", "malformed", 400},
@@ -152,11 +156,58 @@ static void clients_that_leave(void **state) {
     for (int i = 0; i < 60; i++) close(fd[i]);
 }
 
+/* What the client has is not sent again, and what has changed is. */
+static void tags(void **state) {
+    (void)state;
+    CLEANUP_STR struct str out = STR_INIT, header = STR_INIT;
+    new_run("one");
+    open_server(NULL);
+    assert_int_equal(get("/api/runs/one/metrics?names=a/b", &out), 200);
+    const char *tag = strstr(out.p, "etag: ");
+    assert_non_null(tag);
+    str_addf(&header, "If-None-Match: %.*s\r\n", (int)strcspn(tag + 6, "\r"), tag + 6);
+    assert_int_equal(get_with("/api/runs/one/metrics?names=a/b", header.p, &out), 304);
+    assert_false(has(&out, "series"));
+    CLEANUP_FREE char *metrics = fs_join(in_tmp("runs"), "one/metrics.jsonl");
+    write_file(metrics, "{\"step\":0,\"a/b\":1}\n{\"step\":1,\"a/b\":8}\n");
+    assert_int_equal(get_with("/api/runs/one/metrics?names=a/b", header.p, &out), 200);
+    close_server();
+}
+
+/* A stream tells what is so, what changes, and that the run is gone; streams end with the server. */
+static void events(void **state) {
+    (void)state;
+    CLEANUP_STR struct str out = STR_INIT;
+    CLEANUP_FREE char *run = fs_join(in_tmp("runs"), "live"), *metrics = fs_join(run, "metrics.jsonl");
+    new_run("live");
+    open_server(NULL);
+    const int fd = ask("/api/runs/live/events", ""), other = ask("/api/runs/live/events", "");
+    hear(fd, "\"steps\":2", &out);
+    assert_true(has(&out, "event: state\ndata: {"));
+    close(other);
+    write_file(metrics, "{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n");
+    hear(fd, "\"steps\":3", &out);
+    assert_true(has(&out, "event: state"));
+    CHECK(fs_remove(run, &err));
+    hear(fd, NULL, &out);
+    assert_true(has(&out, "event: gone"));
+    close(fd);
+    new_run("live");
+    const int last = ask("/api/runs/live/events", "");
+    hear(last, "\"steps\":2", &out);
+    http_drain(server);
+    hear(last, NULL, &out); /* the server ends it long before the drain is cut */
+    close(last);
+    close_server();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(routes_and_codes),
         cmocka_unit_test(keys),
         cmocka_unit_test(clients_that_leave),
+        cmocka_unit_test(tags),
+        cmocka_unit_test(events),
     };
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);
 }

@@ -22,7 +22,7 @@ lines = [{"step": 0, "group": 0, "sample": i, "turn": 0, "problem": evil, "text"
           "passed_stage": "lint", "message": odd}, "ids": [1, 2], "logp": [-0.5, -3]}
          for i, t in enumerate([odd + "\nint a;", odd + "\nint b;", odd + "x" * 1000000])]
 with open(run + "/lines", "w") as f:
-    f.writelines(json.dumps(x) + "\n" for x in lines)
+    f.writelines(json.dumps(x) + "\n" for x in lines + [{**lines[0], "turn": 1}])
 with open(run + "/metrics.jsonl", "w") as f:
     f.writelines(json.dumps({"step": s, "reward/mean": s, "x/" + evil: s}) + "\n" for s in range(3))
 PY
@@ -48,29 +48,21 @@ check "a path is no run" test "$(status /api/runs/..%2Fsecret)" != 200
 check "nobody's page may ask in another name" test "$(status /api/runs -H 'Host: evil.example')" != 200
 check "nothing can be written" test "$(status /api/runs -X POST -d '{}')" = 405
 check "a bound that is no number is refused" test "$(status "/api/runs/$name/episodes?step_from=x")" = 400
-check "answers are counted" sh -c "curl -s '$url/api/runs/$name/episodes?limit=1' | grep -q '\"total\":3,\"matches\":3'"
+check "answers are counted" sh -c "curl -s '$url/api/runs/$name/episodes?limit=1' | grep -q '\"total\":4,\"matches\":4'"
 check "a search finds letters that JSON escapes" sh -c "curl -s -G '$url/api/runs/$name/episodes' --data-urlencode 'text=\"document.title=1+1\"' |
-    grep -o '\"sample\"' | wc -l | grep -qx 3"
+    grep -o '\"sample\"' | wc -l | grep -qx 4"
 
-if ! command -v chromium >/dev/null; then
-    skip "pages in Chromium" "there is no chromium"
+if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
+    skip "pages in Chromium" "there is no chromium or no chromedriver"
 else
-    shown() { # PLACE FILE: the page's elements, when it has asked for what it shows
-        HOME=$tmp timeout 60 chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --user-data-dir="$tmp/chromium" \
-            --virtual-time-budget=8000 --dump-dom "$url/dashboard$1" >"$2" 2>"$2.log"
-    }
-    clean() { # FILE TEXT: the page shows the text, and no text became an element
-        grep -qF "$2" "$1" && ! grep -q '<img' "$1" && [ "$(grep -o '<script' "$1" | wc -l)" = 1 ] && ! grep -q '<title>2' "$1"
-    }
-    n=0
-    for place in "|Runs" "#/$name/overview|reward/mean" "#/$name/metrics|x/&lt;img" "#/$name/episodes|3 shown" \
-        "#/$name/group/0/0|Side by side" "#/$name/episode/0/0/0/0?tokens=1|⟨202e⟩" "#/$name/episode/0/0/0/0?diff=0|<del>" \
-        "#/$name/episode/0/0/2/0|xxxxxxxx" "#/$name/best|No correct answer"; do
-        n=$((n + 1))
-        shown "${place%|*}" "$tmp/dom$n"
-        word=${place##*|}
-        check "in Chromium: ${place%|*}" clean "$tmp/dom$n" "$word"
-    done
+    tools/make_run "$tmp/runs/plain" --episodes 640 --steps 20
+    HOME=$tmp PROFILE=$tmp/chromium PLAIN_DIR=$tmp/runs/plain timeout 500 \
+        python3 tests/e2e/dashboard_browser.py "$url" "$evil" plain >"$tmp/browser" 2>&1
+    check "the pages were looked at to the end" test $? = 0
+    while IFS= read -r line; do
+        check "in Chromium: ${line#*ok }" test "${line%% *}" = ok
+    done <"$tmp/browser"
+    rm -rf "$tmp/runs/plain"
 fi
 
 rm -rf "$run"
@@ -86,7 +78,7 @@ echo 'seed: 1' >"$tmp/runs/served/config.yaml"
 "$KRL" serve --model models/tiny --dashboard "$tmp/runs" --api-key sesame --port 0 --access-log off 2>"$tmp/serve" &
 server=$!
 for _ in $(seq 300); do
-    if grep -q 'is ready at' "$tmp/serve"; then break; fi
+    if grep -qs 'is ready at' "$tmp/serve"; then break; fi
     sleep 0.1
 done
 url=$(sed -n 's,.*is ready at \(http.*\)/v1$,\1,p' "$tmp/serve")

@@ -1,9 +1,9 @@
 // The page: from the address to a view, and keys.
-import {data, el, Failure, part} from './dom.js';
+import {el, events, Failure, part} from './dom.js';
 import * as pages from './pages.js';
 
 const content = document.getElementById('content'), tabs = document.getElementById('tabs'), live = document.getElementById('live');
-const ofRun = ['overview', 'metrics', 'episodes', 'best'], shownAs = {group: 'episodes', episode: 'episodes'};
+const ofRun = ['overview', 'metrics', 'episodes', 'best', 'queue'], shownAs = {group: 'episodes', episode: 'episodes'};
 let running = null, here = 0, seen = '';
 
 function placeOf(hash) {
@@ -42,25 +42,44 @@ async function show() {
   content.replaceChildren(e);
   content.dataset.shown = location.hash || '#/';
   here = -1;
-  seen = '';
 }
 
-// While a run is shown, its state is asked for every two seconds; what is new is shown at once where nothing is being read.
+// While a run is shown, the server tells of its changes; where it cannot, it is asked every two seconds. What is new is shown at once where nothing
+// is being read.
+async function changed(run, r) {
+  const now = `${r.state} ${r.steps} ${r.episodes}`, place = placeOf(location.hash);
+  if (run !== place.run) return;
+  live.textContent = r.state === 'running' ? '\u25cf live, step ' + r.steps : r.state;
+  const isNew = seen && seen !== now;
+  seen = now;
+  if (isNew && ['overview', 'best', 'queue'].includes(place.page)) await show();
+}
+
+const pause = (ms) => new Promise((go) => { setTimeout(go, ms); });
+let watched = '', watching = null, isAway = false;
+
+// A browser has six connections to a server, for all of its tabs and for pages that it keeps to go back to. So only a tab that is seen holds one.
+function away(is) {
+  isAway = is || document.hidden;
+  watch();
+}
+
 async function watch() {
-  const place = placeOf(location.hash);
-  if (place.run && !document.hidden) {
+  const run = isAway ? '' : placeOf(location.hash).run || '';
+  if (run === watched) return;
+  if (watching) watching.abort();
+  watching = new AbortController();
+  watched = run;
+  if (!isAway) seen = live.textContent = '';
+  const signal = watching.signal;
+  while (run && !signal.aborted) {
     try {
-      const r = await data('/' + part(place.run)), now = `${r.state} ${r.steps} ${r.episodes}`;
-      live.textContent = r.state === 'running' ? '\u25cf live, step ' + r.steps : r.state;
-      if (seen && seen !== now && place.run === placeOf(location.hash).run && ['overview', 'best'].includes(place.page)) await show();
-      seen = now;
+      await events(`/${part(run)}/events`, (e, r) => { if (e === 'state') changed(run, r).catch(() => {}); else live.textContent = 'the run is gone'; }, signal);
     } catch (e) {
-      live.textContent = e.status === 404 ? 'the run is gone' : 'no connection';
+      if (!signal.aborted) live.textContent = e.status === 404 ? 'the run is gone' : 'no connection';
     }
-  } else if (!place.run) {
-    live.textContent = '';
+    await pause(2000);
   }
-  setTimeout(watch, 2000);
 }
 
 function move(by) {
@@ -82,7 +101,7 @@ function up(place) {
 }
 
 const keys = [['j, k', 'next or previous row or answer'], ['Enter', 'open'], ['Esc', 'one level up'], ['[, ]', 'turn before, turn behind'], ['g', 'group'],
-  ['d', 'diff; again: with the next partner'], ['t', 'tokens'], ['r', 'raw text'], ['y', 'copy the link'], ['/', 'search'], ['?', 'these keys'], ['1 to 5', 'pages']];
+  ['d', 'diff; again: with the next partner'], ['t', 'tokens'], ['r', 'raw text'], ['y', 'copy the link'], ['/', 'search'], ['?', 'these keys'], ['1 to 6', 'pages']];
 
 const dialog = document.getElementById('keys');
 dialog.append(el('h2', {}, 'Keys'), el('table', {}, keys.map(([k, t]) => el('tr', {}, el('th', {scope: 'row'}, k), el('td', {}, t)))),
@@ -95,7 +114,7 @@ document.addEventListener('keydown', (e) => {
     '[': () => follow('turn-before'), ']': () => follow('turn-behind'), g: () => follow('group'), d: () => follow('diff'), t: () => follow('tokens'),
     r: () => follow('raw'), y: () => navigator.clipboard && navigator.clipboard.writeText(location.href), '?': () => dialog.showModal(),
     '/': () => { const s = document.getElementById('search'); if (s) s.focus(); },
-  }[e.key] || (/^[1-5]$/.test(e.key) ? () => { const a = tabs.children[e.key - 1]; if (a) a.click(); } : null);
+  }[e.key] || (/^[1-6]$/.test(e.key) ? () => { const a = tabs.children[e.key - 1]; if (a) a.click(); } : null);
   if (!act) return;
   e.preventDefault();
   act();
@@ -108,6 +127,9 @@ document.getElementById('theme').addEventListener('click', () => {
 });
 const theme = localStorage.getItem('theme');
 if (theme) document.documentElement.dataset.theme = theme;
-addEventListener('hashchange', show);
+addEventListener('hashchange', () => { show(); watch(); });
+addEventListener('pagehide', () => away(true));
+addEventListener('pageshow', () => away(false));
+document.addEventListener('visibilitychange', () => away(false));
 show();
-watch();
+away(false);

@@ -9,17 +9,20 @@ const svg = (name, attributes) => {
   return e;
 };
 
+// Seconds as people say them.
+export const span = (s) => s < 100 ? number(s, 3) + ' s' : s < 6000 ? number(s / 60, 3) + ' min' : number(s / 3600, 3) + ' h';
+
 export function smooth(values, weight) {
   let m = null;
   return values.map((v) => (v === null ? null : (m = m === null ? v : weight * m + (1 - weight) * v)));
 }
 
-// series: [{name, step: [], value: []}]. options: {log, weight, zoom: [from, to], onzoom}
+// series: [{name, step: [], seconds: [], value: []}]. options: {log, weight, zoom: [from, to], onzoom, seconds: true for an axis of time}
 export function chart(title, series, options = {}) {
   const [from, to] = options.zoom || [-Infinity, Infinity];
   const shown = series.map((s, i) => {
     const values = options.weight ? smooth(s.value, options.weight) : s.value;
-    const points = s.step.map((x, k) => [x, values[k]]).filter(([x, y]) => x >= from && x <= to && y !== null &&
+    const points = (options.seconds ? s.seconds : s.step).map((x, k) => [x, values[k]]).filter(([x, y]) => x >= from && x <= to && y !== null &&
       (!options.log || y > 0));
     return {name: s.name, colour: colours[i % colours.length], points};
   });
@@ -46,7 +49,7 @@ export function chart(title, series, options = {}) {
   }
   for (const [x, anchor] of [[x0, 'start'], [x1, 'end']]) {
     const t = svg('text', {x: px(x), y: H - 6, 'text-anchor': anchor});
-    t.textContent = number(x);
+    t.textContent = options.seconds ? span(x) : number(x);
     s.append(t);
   }
   for (const line of shown) {

@@ -1,5 +1,5 @@
 // Code: coloured, and what differs between two texts, line by line.
-import {addText, el} from './dom.js';
+import {addText, el, shortened} from './dom.js';
 
 const words = new Set(('auto bool break case char class const continue def default do double else enum extern float for ' +
   'from if import in inline int lambda long None not return self short signed sizeof static struct switch template True ' +
@@ -8,21 +8,47 @@ const words = new Set(('auto bool break case char class const continue def defau
 const token = /(\/\/[^\n]*|\/\*[^]*?\*\/|#[^\n]*)|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|([A-Za-z_]\w*)/g;
 const COLOURED = 200000, DIFFED = 4000;
 
-export function code(text) {
-  const pre = el('pre', {tabindex: '0'});
-  if (text.length > COLOURED) {
-    addText(pre, text);
-    return pre;
+// Where each line with a note ends: [[offset, note]], in order.
+function places(text, notes) {
+  const found = [];
+  for (let line = 1, at = 0; at <= text.length; line++) {
+    const end = text.indexOf('\n', at) < 0 ? text.length : text.indexOf('\n', at);
+    if (notes.has(line)) found.push([end, notes.get(line)]);
+    at = end + 1;
   }
+  return found;
+}
+
+// notes: a Map from line numbers, from 1 on, to texts that are shown at their ends.
+export function code(whole, notes = new Map()) {
+  const text = shortened(whole);
+  const pre = el('pre', {tabindex: '0'}), ends = places(text, notes);
   let at = 0;
-  for (const m of text.matchAll(token)) {
-    if (m[3] && !words.has(m[3])) continue;
-    if (m.index > at) addText(pre, text.slice(at, m.index));
-    addText(pre, m[0], m[1] ? 'span.c' : m[2] ? 'span.s' : 'span.k');
-    at = m.index + m[0].length;
-  }
-  addText(pre, text.slice(at));
+  const put = (to, tag) => {
+    for (; ends.length && ends[0][0] <= to; ends.shift()) {
+      if (ends[0][0] > at) addText(pre, text.slice(at, ends[0][0]), tag);
+      at = Math.max(at, ends[0][0]);
+      addText(pre, '  \u2190 ' + ends[0][1], 'span.note');
+    }
+    if (to > at) addText(pre, text.slice(at, to), tag);
+    at = to;
+  };
+  if (text.length <= COLOURED)
+    for (const m of text.matchAll(token)) {
+      if (m[3] && !words.has(m[3])) continue;
+      put(m.index);
+      put(m.index + m[0].length, m[1] ? 'span.c' : m[2] ? 'span.s' : 'span.k');
+    }
+  put(text.length);
   return pre;
+}
+
+// What the static rules found, "rule:line rule:line", by lines.
+export function findings(lint) {
+  const notes = new Map();
+  for (const m of String(lint || '').matchAll(/(\S+):(\d+)/g))
+    notes.set(Number(m[2]), [notes.get(Number(m[2])), m[1]].filter(Boolean).join(', '));
+  return notes;
 }
 
 // [[' ' | '-' | '+', line]] by the longest common subsequence, behind what begins and in front of what ends alike.
@@ -51,7 +77,7 @@ export function lines(a, b) {
 
 export function diff(a, b) {
   const pre = el('pre', {tabindex: '0', class: 'diff'});
-  for (const [sign, line] of lines(a, b)) addText(pre, sign + ' ' + line + '\n', sign === '-' ? 'del' : sign === '+' ? 'ins' : 'span');
+  for (const [sign, line] of lines(a, b)) addText(pre, sign + ' ' + shortened(line) + '\n', sign === '-' ? 'del' : sign === '+' ? 'ins' : 'span');
   return pre;
 }
 

@@ -29,6 +29,13 @@ export function addText(parent, text, tag) {
   return into;
 }
 
+// The text with the middle of its longest lines left out: a browser takes seconds to break a line of a megabyte.
+const LINE = 4000;
+export function shortened(text) {
+  if (text.length <= LINE) return text;
+  return text.split('\n').map((l) => l.length <= LINE ? l : `${l.slice(0, LINE / 2)} \u2026 ${(l.length - LINE).toLocaleString('en')} characters \u2026 ${l.slice(-LINE / 2)}`).join('\n');
+}
+
 // el('a', {href: ...}, child, ...): children are elements or texts. A function is a listener.
 export function el(name, attributes, ...children) {
   const e = document.createElement(name);
@@ -70,3 +77,22 @@ export async function data(path, query, signal) {
 }
 
 export const part = encodeURIComponent;
+
+// Calls told(event, data) for each event of the server, until it ends or the signal aborts. By fetch, since an EventSource cannot carry the key.
+export async function events(path, told, signal) {
+  const key = sessionStorage.getItem('key');
+  const r = await fetch('/api/runs' + path, {signal, headers: key ? {authorization: 'Bearer ' + key} : {}});
+  if (!r.ok) throw new Failure(r.status, r.statusText);
+  const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = '';
+  for (;;) {
+    const {value, done} = await reader.read();
+    if (done) return;
+    const all = (text + value).split('\n\n');
+    text = all.pop();
+    for (const e of all) {
+      const m = /^event: (\w+)\ndata: (.*)$/.exec(e);
+      if (m) told(m[1], JSON.parse(m[2]));
+    }
+  }
+}

@@ -1,7 +1,7 @@
 // The pages. Each is an async function of (place, signal) that returns an element; place: {run, page, parts, query}.
-import {addText, data, el, number, part, visible} from './dom.js';
+import {addText, data, el, number, part, shortened, visible} from './dom.js';
 import {chart} from './chart.js';
-import {code, diff, kernel} from './code.js';
+import {code, diff, findings, kernel} from './code.js';
 
 // The address of a place: all of its state is in the fragment.
 export function address(run, page, parts = [], query = {}) {
@@ -53,7 +53,7 @@ export async function metrics(place, signal) {
   const all = await Promise.all(of.map((r) => data('/' + part(r) + '/metrics', {names: shown.join(), points: 400}, signal)));
   const go = (change) => { location.hash = address(place.run, 'metrics', [], {...q, ...change}); };
   const zoom = q.zoom ? q.zoom.split('-').map(Number) : null;
-  const options = {log: q.log === '1', weight: Number(q.weight || 0), zoom, onzoom: (z) => go({zoom: z ? z.join('-') : ''})};
+  const options = {log: q.log === '1', weight: Number(q.weight || 0), zoom, onzoom: (z) => go({zoom: z ? z.join('-') : ''}), seconds: q.by === 'time'};
   const groups = new Map();
   for (const n of shown) groups.set(n.split('/')[0], [...(groups.get(n.split('/')[0]) || []), n]);
   return el('section', {}, el('h1', {}, 'Metrics of ' + of.map(visible).join(', ')), el('div', {class: 'filters'},
@@ -63,7 +63,9 @@ export async function metrics(place, signal) {
     others.length ? el('button', {type: 'button', click: () => go({with: ''})}, 'this run alone') : null,
     el('label', {}, 'smoothing', el('input', {type: 'number', min: 0, max: 0.99, step: 0.05, value: q.weight || 0, change: (e) => go({weight: e.target.value})})),
     el('label', {}, 'logarithmic', el('input', {type: 'checkbox', checked: q.log === '1', change: (e) => go({log: e.target.checked ? '1' : ''})})),
-    zoom ? el('button', {type: 'button', click: () => go({zoom: ''})}, 'all steps') : null,
+    el('label', {}, 'by', el('select', {change: (e) => go({by: e.target.value, zoom: ''})}, [['', 'step'], ['time', 'time']].map(([v, t]) =>
+      el('option', {value: v, selected: (q.by || '') === v}, t)))),
+    zoom ? el('button', {type: 'button', click: () => go({zoom: ''})}, 'all of it') : null,
     el('button', {type: 'button', click: () => csv(place.run)}, 'CSV'),
     page > 0 ? el('button', {type: 'button', click: () => go({page: page - 1})}, 'earlier names') : null,
     24 * page + 24 < names.length ? el('button', {type: 'button', click: () => go({page: page + 1})}, 'further names') : null),
@@ -128,7 +130,8 @@ export async function episodes(place, signal) {
   return el('section', {}, el('h1', {}, 'Answers of ' + visible(place.run)), el('form', {class: 'filters', submit: (e) => {
     e.preventDefault();
     go(Object.fromEntries(filters.map((f) => [f, e.target.elements[f].value.trim()])));
-  }}, filters.map((f) => el('label', {}, f.replace('_', ' '), el('input', {name: f, id: f === 'text' ? 'search' : null, value: q[f] || ''}))),
+  }}, el('button', {type: 'button', id: 'cheats', 'aria-pressed': String(q.class === 'H'), click: () => go({class: q.class === 'H' ? '' : 'H'})}, 'cheats'),
+  filters.map((f) => el('label', {}, f.replace('_', ' '), el('input', {name: f, id: f === 'text' ? 'search' : null, value: q[f] || ''}))),
   el('button', {}, 'filter')), count, table, more);
 }
 
@@ -138,15 +141,28 @@ async function trace(run, r, signal) {
 
 const spread = (rows) => new Set(rows.filter((r) => !r.role).map((r) => r.reward)).size;
 
+// The text of the problem's module; null: the server does not know it.
+async function moduleOf(run, problem, signal) {
+  if (!problem) return null;
+  try {
+    return (await data(`/${part(run)}/problem`, {problem}, signal)).code;
+  } catch (e) {
+    if (e.status === 404) return null;
+    throw e;
+  }
+}
+
 export async function group(place, signal) {
   const [step, g] = place.parts, {rows} = await data(`/${part(place.run)}/group/${step}/${g}`, {}, signal);
   rows.sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
+  const module = await moduleOf(place.run, rows[0].problem, signal);
   const traces = await Promise.all(rows.slice(0, 16).map((r) => trace(place.run, r, signal)));
   return el('section', {}, el('h1', {}, `Group ${g} of step ${step}: ${visible(rows[0].problem || '')}`),
     spread(rows) === 1 && rows.length > 1 ? el('p', {class: 'alert'}, 'All answers scored the same: the group teaches nothing.') : null,
+    module === null ? null : el('details', {}, el('summary', {}, 'The module to beat'), code(module)),
     tableOf(place.run, rows), el('h2', {}, 'Side by side'), el('div', {class: 'turns'}, traces.map((t) => el('section', {},
       el('h3', {}, el('a', {href: episodeAddress(place.run, t.row)}, `${t.row.sample}/${t.row.turn}`), ` reward ${number(t.row.reward)} advantage ${number(t.row.advantage)}`),
-      code(kernel(String(t.trace.text)))))));
+      code(kernel(String(t.trace.text)), findings(t.trace.verdict && t.trace.verdict.lint))))));
 }
 
 function strip(t) {
@@ -188,10 +204,12 @@ export async function episode(place, signal) {
   const v = t.trace.verdict || null, text = String(t.trace.text), own = rows.filter((r) => (r.role || '') === (q.role || ''));
   const turns = own.filter((r) => r.sample === sample), at = turns.findIndex((r) => r.turn === turn);
   const top = own.filter((r) => r.reward !== null).sort((a, b) => b.reward - a.reward)[0];
+  const module = q.diff === undefined ? null : await moduleOf(place.run, t.row.problem, signal);
   const partners = [['turn before', turns[at - 1]], ["the group's best", top], ['the best known', best.find((b) => b.problem === t.row.problem)]]
     .filter(([, r]) => r && !(r.step === step && r.group === g && r.sample === sample && r.turn === turn));
+  if (module !== null) partners.push(['the module to beat', null]);
   const with_ = q.diff !== undefined && partners.length ? partners[Number(q.diff) % partners.length] : null;
-  const other = with_ ? await trace(place.run, with_[1], signal) : null;
+  const other = !with_ ? null : with_[1] ? kernel(String((await trace(place.run, with_[1], signal)).trace.text)) : module;
   const to = (change) => episodeAddress(place.run, t.row, {...q, ...change});
   const thought = /<think>([^]*?)<\/think>/.exec(text);
   const near = (r, word, id) => r ? el('a', {href: episodeAddress(place.run, r), id}, word) : null;
@@ -200,19 +218,32 @@ export async function episode(place, signal) {
     el('p', {}, near(own[i - 1], 'previous (k) ', 'previous'), ' ', near(own[i + 1], 'next (j) ', 'next'), ' ',
       near(turns[at - 1], 'turn before ([) ', 'turn-before'), ' ', near(turns[at + 1], 'turn behind (]) ', 'turn-behind'), ' ',
       el('a', {href: address(place.run, 'group', [step, g]), id: 'group'}, 'group (g)'), ' ',
-      partners.length ? el('a', {href: to({diff: with_ ? Number(q.diff) + 1 : 0}), id: 'diff'}, 'diff (d)') : null, ' ',
+      partners.length || q.diff === undefined ? el('a', {href: to({diff: with_ ? Number(q.diff) + 1 : 0}), id: 'diff'}, 'diff (d)') : null, ' ',
       el('a', {href: to({tokens: q.tokens ? '' : '1'}), id: 'tokens'}, 'tokens (t)'), ' ', el('a', {href: to({raw: q.raw ? '' : '1'}), id: 'raw'}, 'raw (r)')),
-    v ? [el('p', {}, outcome(v.outcome), v.class ? ` class ${v.class}` : ''), stages(v), v.message ? addText(el('pre', {}), String(v.message)) : null] : el('p', {}, 'It has no verdict.'),
-    Array.isArray(v && v.lint) && v.lint.length ? el('ul', {}, v.lint.map((l) => el('li', {}, typeof l === 'string' ? l : JSON.stringify(l)))) : null,
+    v ? [el('p', {}, outcome(v.outcome), v.class ? ` class ${v.class}` : ''), stages(v), v.message ? addText(el('pre', {}), shortened(String(v.message))) : null] : el('p', {}, 'It has no verdict.'),
+    v && v.lint ? el('p', {}, 'Static rules: ' + v.lint) : null,
     t.trace.reward && typeof t.trace.reward === 'object' ? rewards(t.trace.reward) : null,
     el('p', {class: 'soft'}, `return ${number(t.row.return)} \u00b7 advantage ${number(t.row.advantage)} \u00b7 ${number(t.row.tokens)} tokens \u00b7 stop ${t.row.stop}`),
     q.tokens ? strip(t) : null, thought ? el('details', {}, el('summary', {}, 'What it thought'), code(thought[1])) : null,
-    other ? [el('h2', {}, `From ${with_[0]} (${with_[1].step}/${with_[1].group}/${with_[1].sample}/${with_[1].turn}) to this`),
-      diff(kernel(String(other.trace.text)), kernel(text))] : q.raw ? addText(el('pre', {}), text) :
-      [el('button', {type: 'button', click: () => navigator.clipboard.writeText(kernel(text))}, 'copy'), code(kernel(text))]);
+    other !== null ? [el('h2', {}, `From ${with_[0]}${with_[1] ? ` (${['step', 'group', 'sample', 'turn'].map((k) => with_[1][k]).join('/')})` : ''} to this`),
+      diff(other, kernel(text))] : q.raw ? addText(el('pre', {}), shortened(text)) :
+      [el('button', {type: 'button', click: () => navigator.clipboard.writeText(kernel(text))}, 'copy'), code(kernel(text), findings(v && v.lint))]);
 }
 
 export async function best(place, signal) {
   const {best: rows} = await data(`/${part(place.run)}/best`, {}, signal);
   return el('section', {}, el('h1', {}, 'Best kernels of ' + visible(place.run)), rows.length ? tableOf(place.run, rows) : el('p', {}, 'No correct answer was timed yet.'));
+}
+
+// How the verifier keeps up, and who judges: of runs with verify_hosts all of it, of others the time that judging took.
+export async function queue(place, signal) {
+  const run = await data('/' + part(place.run), {}, signal), busy = 'verify/busy/';
+  const names = Object.keys(run.metrics), hosts = names.filter((n) => n.startsWith(busy)).sort();
+  const shown = names.filter((n) => (n.startsWith('verify/') && !n.startsWith(busy)) || /^time\/(verif|model_stood)/.test(n) || n === 'batch/cache_hit_rate').sort();
+  const {series} = shown.length ? await data('/' + part(place.run) + '/metrics', {names: shown.slice(0, 64).join(), points: 400}, signal) : {series: {}};
+  return el('section', {}, el('h1', {}, 'Queue and hosts of ' + visible(place.run)),
+    hosts.length ? el('table', {}, heads(['host', 'share of the last step that it judged']), el('tbody', {}, hosts.map((h) => el('tr', {},
+      cell(h.slice(busy.length)), cell(run.metrics[h] === null ? '-' : Math.round(100 * run.metrics[h]) + ' %', true))))) :
+      el('p', {}, 'The run judges on its own machine alone.'),
+    el('div', {class: 'charts'}, shown.slice(0, 64).map((n) => chart(n, series[n] ? [{name: n, ...series[n]}] : []))));
 }

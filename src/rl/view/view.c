@@ -6,10 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "generate/find.h"
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "rl/run/episodes.h"
@@ -356,9 +359,35 @@ static void alert(struct str *out, bool is_on, const char *metric, const char *t
     js_end(out, '}');
 }
 
+static int rising(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The median of up to 100 values in front of the last one; NaN: there are fewer than five. */
+static double median_before(const struct columns *c, const char *name) {
+    const struct column *col = column_of(c, name);
+    double v[100];
+    size_t n = 0;
+    for (size_t i = col && col->n > 101 ? col->n - 101 : 0; col && i + 1 < col->n; i++) v[n++] = col->value[i];
+    qsort(v, n, sizeof *v, rising);
+    return n < 5 ? (double)NAN : v[n / 2];
+}
+
+static double first_of(const struct columns *c, const char *name) {
+    const struct column *col = column_of(c, name);
+    return col && col->n > 0 ? col->value[0] : (double)NAN;
+}
+
+static bool is_nearly_full(int dir) {
+    struct statvfs fs;
+    return fstatvfs(dir, &fs) == 0 && (double)fs.f_bavail < 0.02 * (double)fs.f_blocks;
+}
+
 /* Of the last step. Comparisons with NaN are false: what is not known alerts nobody. */
-static void put_alerts(const struct columns *c, struct str *out) {
+static void put_alerts(const struct columns *c, const struct run_info *info, int dir, struct str *out) {
     const double groups = last_of(c, "batch/num_groups"), constant = last_of(c, "batch/constant_groups");
+    const double cheats = last_of(c, "kernel/cheat_rate"), quiet_s = (double)(time(NULL) - info->changed_s);
     js_begin(out, "alerts", '[');
     alert(out, constant > 0.7 * groups, "batch/constant_groups",
           "More than 70 % of the last step's groups had equal scores: they teach nothing.");
@@ -366,8 +395,17 @@ static void put_alerts(const struct columns *c, struct str *out) {
           "More than 30 % of the last step's answers were cut off.");
     alert(out, last_of(c, "missing/share") > 0.05, "missing/share",
           "More than 5 % of the last step's answers have no verdict.");
-    alert(out, last_of(c, "kernel/cheat_rate") > 0.1, "kernel/cheat_rate",
-          "More than 10 % of the last step's answers cheat.");
+    alert(out, cheats > 0.1 || cheats > median_before(c, "kernel/cheat_rate") + 0.05, "kernel/cheat_rate",
+          "The last step's answers cheat: more than 10 % of them, or 5 % more than before.");
+    alert(out, last_of(c, "policy/entropy") < 0.1 * first_of(c, "policy/entropy"), "policy/entropy",
+          "The entropy has fallen below a tenth of what it was at first: the answers have become alike.");
+    alert(out, fabs(last_of(c, "train/kl_sampler_trainer")) > 0, "train/kl_sampler_trainer",
+          "The trainer's probabilities differ from the sampler's.");
+    alert(out, last_of(c, "train/grad_norm") > 10 * median_before(c, "train/grad_norm"), "train/grad_norm",
+          "The last gradient is more than ten times as long as usual.");
+    alert(out, info->state == RUN_RUNNING && quiet_s > 60 && quiet_s > 5 * median_before(c, "time/total_s"),
+          "time/total_s", "No step has ended for five times as long as a step takes.");
+    alert(out, info->state == RUN_RUNNING && is_nearly_full(dir), "disk", "The disk of the run is nearly full.");
     js_end(out, ']');
 }
 
@@ -404,13 +442,49 @@ enum status view_run(struct run_view *v, const char *run, struct str *out, struc
     for (uint32_t k = 1; k < h->columns.names.n; k++)
         js_put_f64(out, h->columns.names.name[k], h->columns.column[k].value[h->columns.column[k].n - 1]);
     js_end(out, '}');
-    put_alerts(&h->columns, out);
+    put_alerts(&h->columns, &info, dir, out);
     put_file(dir, "checkpoints.jsonl", "checkpoints", out);
     put_file(dir, "config.yaml", "config", out);
     js_end(out, '}');
     run_info_free(&info);
     close(dir);
     return ST_OK;
+}
+
+enum status view_state(struct run_view *v, const char *run, struct str *out, struct err *e) {
+    int dir;
+    struct run_info info;
+    TRY(find_run(v, run, &dir, e));
+    if (!info_of(v, run, dir, &info)) {
+        close(dir);
+        return FAIL(e, ST_IO, "%.255s: its files cannot be read", run);
+    }
+    struct view_held *h = held_run(v, run, dir);
+    read_rows(h, dir);
+    close(dir);
+    js_begin(out, NULL, '{');
+    put_info(&info, run, out);
+    js_put_i64(out, "episodes", (int64_t)h->rows.n);
+    js_end(out, '}');
+    run_info_free(&info);
+    return ST_OK;
+}
+
+/* Files are named by nobody here: problem_named looks for none where the set is loaded. */
+enum status view_problem(const char *key, struct str *out, struct err *e) {
+    struct problem_set set = {0};
+    const struct problem *p = NULL;
+    enum status st = problem_set_load("builtin", &set, e);
+    if (st == ST_OK) st = problem_named(&set, "builtin", key, &p, e);
+    if (st == ST_INVALID) st = FAIL(e, ST_IO, "%.255s: its module is not known here", key);
+    if (st == ST_OK) {
+        js_begin(out, NULL, '{');
+        js_put_str(out, "key", p->key);
+        js_put_str(out, "code", p->code);
+        js_end(out, '}');
+    }
+    problem_set_free(&set);
+    return st;
 }
 
 /* ---- metrics ------------------------------------------------------------------------------------------------------*/
@@ -436,7 +510,19 @@ static size_t decimate(const struct column *c, size_t points, size_t *at) {
     return n;
 }
 
-static void put_series(const struct columns *c, const char *name, size_t points, struct str *out) {
+/* [n_lines + 1]: how many seconds the steps up to each line took together. malloc'ed. */
+static double *seconds_of(const struct columns *c) {
+    const struct column *took = column_of(c, "time/total_s");
+    double *s = xcalloc(c->n_lines + 1, sizeof *s);
+    for (size_t i = 0, k = 0; i < c->n_lines; i++) {
+        s[i] = i > 0 ? s[i - 1] : 0;
+        if (took && k < took->n && took->line[k] == (int64_t)i) s[i] += took->value[k++];
+    }
+    return s;
+}
+
+static void put_series(const struct columns *c, const double *seconds, const char *name, size_t points,
+                       struct str *out) {
     const struct column *col = column_of(c, name);
     if (!col) return;
     size_t *at = xmalloc((points + col->n) * sizeof *at);
@@ -444,6 +530,9 @@ static void put_series(const struct columns *c, const char *name, size_t points,
     js_begin(out, name, '{');
     js_begin(out, "step", '[');
     for (size_t i = 0; i < n; i++) js_put_i64(out, NULL, c->step[col->line[at[i]]]);
+    js_end(out, ']');
+    js_begin(out, "seconds", '[');
+    for (size_t i = 0; i < n; i++) js_put_f64(out, NULL, seconds[col->line[at[i]]]);
     js_end(out, ']');
     js_begin(out, "value", '[');
     for (size_t i = 0; i < n; i++) js_put_f64(out, NULL, col->value[at[i]]);
@@ -469,11 +558,13 @@ enum status view_metrics(struct run_view *v, const char *run, const char *names,
     struct view_held *h = held_run(v, run, dir);
     read_columns(h, dir);
     close(dir);
+    double *seconds = seconds_of(&h->columns);
     js_begin(out, NULL, '{');
     js_begin(out, "series", '{');
     for (int i = 0; i < SERIES_MAX && next_name(&names, name, sizeof name); i++)
-        put_series(&h->columns, name, (size_t)i64_max(2, i64_min(points, 100000)), out);
+        put_series(&h->columns, seconds, name, (size_t)i64_max(2, i64_min(points, 100000)), out);
     js_end(out, '}');
+    free(seconds);
     js_end(out, '}');
     return ST_OK;
 }

@@ -1,5 +1,6 @@
 /* view: what a page shows of runs: lists, series of metrics, episodes and single answers, each as JSON. It reads run
- * directories while others write, cut, replace or remove them, and never writes. May include rl/run and io.
+ * directories while others write, cut, replace or remove them, and never writes. May include rl/run, generate, problem
+ * and io.
  *
  * A run is named as its folder in the folder of runs; links are not followed, neither to a run nor to a file of one.
  * What was read is kept, and what was appended since is read on the next call: a row of memory an answer, a number a
@@ -23,8 +24,13 @@ enum status view_runs(struct run_view *v, struct str *out, struct err *e) MUST_U
 /* {name, state, error, steps, ..., episodes, index, metrics: {name: last value}, alerts: [{text, metric}], checkpoints,
  * config}. index: "ok", or why rows are missing. */
 enum status view_run(struct run_view *v, const char *run, struct str *out, struct err *e) MUST_USE;
-/* {"series": {name: {"step": [], "value": []}}} of names with commas between them. A series of more than `points`
- * values keeps the least and the greatest of each of points / 2 intervals, so that no spike is lost. */
+/* {name, state, error, steps, fraction, changed_s, episodes}: what a page asks for again and again. */
+enum status view_state(struct run_view *v, const char *run, struct str *out, struct err *e) MUST_USE;
+/* {key, code}: the module of a problem that is built in or of the generator. ST_IO: it is neither. */
+enum status view_problem(const char *key, struct str *out, struct err *e) MUST_USE;
+/* {"series": {name: {"step": [], "seconds": [], "value": []}}}, seconds since the run began, steps alone, of names with
+ * commas between them. A series of more than `points` values keeps the least and the greatest of each of points / 2
+ * intervals, so that no spike is lost. */
 enum status view_metrics(struct run_view *v, const char *run, const char *names, int64_t points, struct str *out,
                          struct err *e) MUST_USE;
 /* All values of these metrics as CSV, a line a step that has one of them; NULL: all metrics. */

@@ -1,0 +1,279 @@
+"""The dashboard in Chromium, through its driver: dashboard_browser.py URL EVIL PLAIN [PICTURES].
+
+EVIL is a run whose texts try to be more than text, PLAIN one that tools/make_run made. Prints a line "ok NAME" or
+"not ok NAME: WHY" a check. With PICTURES, screenshots of PLAIN's pages go to that folder. The shell that calls it has
+looked for chromium and chromedriver."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+
+url, evil, plain = sys.argv[1:4]
+pictures = sys.argv[4] if len(sys.argv) > 4 else None
+SHOWN = "document.getElementById('content').dataset.shown === (location.hash || '#/')"
+ESCAPE, ENTER = "\ue00c", "\ue007"
+
+
+class Browser:
+    def __init__(self, *arguments):
+        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
+        port = None
+        for line in self.driver.stdout:
+            if "started successfully on port" in line:
+                port = line.split("port")[-1].strip(" .\n")
+                break
+        self.base = f"http://127.0.0.1:{port}/session"
+        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *arguments]
+        wanted = {"browserName": "chrome", "goog:chromeOptions": {"args": flags, "binary": "/usr/bin/chromium"}}
+        wanted["goog:loggingPrefs"] = {"browser": "ALL"}
+        self.base += "/" + self.call("POST", "", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+
+    def call(self, method, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        r = urllib.request.Request(self.base + path, data, {"content-type": "application/json"}, method=method)
+        try:
+            with urllib.request.urlopen(r, timeout=120) as f:
+                return json.load(f)["value"]
+        except urllib.error.HTTPError as e:
+            raise RuntimeError(json.load(e)["value"]["message"]) from e
+
+    def js(self, script, *arguments):
+        return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def go(self, place):
+        """Shows a place of the page, and waits until it is there."""
+        self.call("POST", "/url", {"url": "about:blank"})  # so that the page begins anew
+        self.call("POST", "/url", {"url": url + "/dashboard" + place})
+        self.wait("return document.getElementById('content').dataset.shown === (location.hash || '#/')", place)
+
+    def wait(self, script, what):
+        for _ in range(300):  # half a minute: no machine is so busy
+            if self.js(script):
+                return
+            time.sleep(0.1)
+        raise RuntimeError("never came: " + what)
+
+    def key(self, key):
+        keys = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
+        self.call("POST", "/actions", {"actions": [{"type": "key", "id": "k", "actions": keys}]})
+
+    def size(self, width, height):
+        self.cdp("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def cdp(self, command, **params):
+        return self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
+
+    def picture(self, name):
+        height = self.js("return Math.min(1100, Math.max(400, document.documentElement.scrollHeight))")
+        width = self.js("return innerWidth")
+        self.size(width, height)
+        with open(os.path.join(pictures, name + ".png"), "wb") as f:
+            f.write(base64.b64decode(self.call("GET", "/screenshot")))
+
+    def complaints(self):
+        return [x["message"] for x in self.call("POST", "/se/log", {"type": "browser"}) if x["level"] == "SEVERE"]
+
+    def close(self):
+        try:
+            self.call("DELETE", "")
+        finally:
+            self.driver.terminate()
+            self.driver.wait()
+
+
+def check(name, step):
+    try:
+        wrong = step()
+    except Exception as e:  # whatever it is, the check has failed and the next one is made
+        wrong = str(e)
+    print(f"not ok {name}: {str(wrong)[:300]}" if wrong else f"ok {name}", flush=True)
+
+
+def text(b):
+    return b.js("return document.body.innerText")
+
+
+def expect(b, *words):
+    seen = text(b)
+    return next((f"{w!r} is not in {seen[:200]!r}" for w in words if w not in seen), None)
+
+
+def place(run, page):
+    return "#/" + urllib.parse.quote(run, safe="") + "/" + page
+
+
+def hostile(b, page, *words):
+    def step():
+        b.go(place(evil, page))
+        wrong = b.js(
+            "return [document.querySelector('img') && 'an image', document.scripts.length !== 1 && 'a script',"
+            "/^2/.test(document.title) && 'it ran'].filter(Boolean).join()"
+        )
+        return wrong or expect(b, *words) or "".join(x for x in b.complaints() if "404" not in x)
+
+    check("hostile text: " + page, step)
+
+
+def fits(b, page):
+    """Nothing but what scrolls by itself is wider than the window."""
+
+    def step():
+        b.go(place(plain, page) if page else "")
+        return b.js(
+            "return document.documentElement.scrollWidth > innerWidth ? document.documentElement.scrollWidth : null"
+        )
+
+    check(f"400 pixels wide: {page or 'runs'}", step)
+
+
+CONTRAST = """
+const light = (c) => {
+  const v = c.map((x) => { x /= 255; return x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4; });
+  return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
+const rgb = (t) => t.match(/[\\d.]+/g).map(Number);
+const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
+  if (c.length < 4 || c[3] === 1) return c.slice(0, 3); } return [255, 255, 255]; };
+for (const e of document.querySelectorAll('body *')) {
+  if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()) || !e.getClientRects().length) continue;
+  if (e.closest('svg')) continue;
+  const a = light(rgb(getComputedStyle(e).color)), b = light(ground(e));
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) return e.tagName + '.' + e.className + ' ' + e.textContent.slice(0, 40) + ' ' + ratio.toFixed(2);
+}
+for (const e of document.querySelectorAll('button, a, input, select'))
+  if (!(e.textContent.trim() || e.getAttribute('aria-label') || e.closest('label')))
+    return 'no name: ' + e.outerHTML.slice(0, 90);
+return document.querySelectorAll('h1').length === 1 ? null : 'not one h1';
+"""
+
+
+def readable(b, page, theme):
+    def step():
+        b.go(place(plain, page) if page else "")
+        b.js("document.documentElement.dataset.theme = arguments[0]", theme)
+        if pictures:
+            b.picture(f"dashboard-{page.split('/')[0].split('?')[0] or 'runs'}-{theme}")
+        return b.js(CONTRAST)
+
+    check(f"names and contrast, {theme}: {page or 'runs'}", step)
+
+
+def keys(b):
+    def at(name, *pressed, end):
+        def step():
+            for k in pressed:
+                b.key(k)
+            b.wait(f"return ({end})", f"{end} behind {' '.join(pressed)}, at {b.js('return location.hash')}")
+
+        check("key " + name, step)
+
+    shown = "document.getElementById('content').dataset.shown === location.hash && "
+    b.go("")
+    at("j, Enter: the first run", "j", ENTER, end=shown + "location.hash.endsWith('/overview')")
+    for i, page in enumerate(["metrics", "episodes", "best", "queue"]):
+        at(f"{i + 3}: {page}", str(i + 3), end=shown + f"location.hash.endsWith('/{page}')")
+    at("1: the runs", "1", end=shown + "location.hash === '#/'")
+    b.go(place(plain, "episodes"))
+    at("j, j, k", "j", "j", "k", end="document.querySelector('tr.here') === document.querySelector('tbody tr')")
+    at("/: the search", "/", end="document.activeElement.id === 'search'")
+    at("letters are letters where one types", "j", "g", end="document.activeElement.value === 'jg'")
+    b.go(place(plain, "episodes"))
+    at("Enter opens an answer", "j", ENTER, end=shown + "location.hash.includes('/episode/')")
+    for k, part in [("d", "diff=0"), ("d", "diff=1"), ("t", "tokens=1"), ("r", "raw=1"), ("t", "raw=1")]:
+        at(f"{k}: {part}", k, end=shown + f"location.hash.includes('{part}')")
+    first = b.js("return location.hash.split('?')[0]")
+    at("k: the answer before", "k", end=shown + f"!location.hash.startsWith('{first}')")
+    at("j: and back", "j", end=shown + f"location.hash.startsWith('{first}')")
+    at("g: its group", "g", end=shown + "location.hash.includes('/group/')")
+    at("Esc: the answers", ESCAPE, end=shown + "location.hash.endsWith('/episodes')")
+    at("Esc: the overview", ESCAPE, end=shown + "location.hash.endsWith('/overview')")
+    at("?: the keys", "?", end="document.getElementById('keys').open")
+    at("Esc closes them", ESCAPE, end="!document.getElementById('keys').open")
+    b.go(place(evil, "episode/0/0/0/0"))
+    at("]: the next turn", "]", end=shown + "location.hash.endsWith('/0/1')")
+    at("[: and back", "[", end=shown + "location.hash.endsWith('/0/0')")
+    at("g of it", "g", end=shown + "location.hash.includes('/group/')")
+    b.js("navigator.clipboard.writeText = (t) => { window.copied = t; return Promise.resolve(); }")
+    at("y: the link", "y", end="window.copied === location.href")
+
+
+def clicks(b):
+    def cheats():
+        b.go(place(plain, "episodes"))
+        b.js("document.getElementById('cheats').click()")
+        b.wait(
+            "return location.hash.includes('class=H') && " + SHOWN + " && document.querySelector('tbody tr')",
+            "cheats",
+        )
+        return b.js(
+            "return [...document.querySelectorAll('tbody tr')].find((r) => !r.textContent.includes('hidden_work'))"
+        )
+
+    def by_time():
+        b.go(place(plain, "metrics") + "?by=time")
+        return expect(b, " min", "reward/mean")
+
+    def lint():
+        b.js("document.querySelector('a.row').click()")
+        b.wait("return document.querySelector('pre .note')", "a finding")
+        seen = b.js("return document.querySelector('pre .note').parentNode.textContent")
+        return None if "{  \u2190 static_state" in seen else "not its line"
+
+    def live():
+        b.go(place(plain, "overview"))
+        before = b.js("return document.querySelector('main p').textContent")
+        with open(os.environ["PLAIN_DIR"] + "/metrics.jsonl", "a") as f:
+            f.write('{"step": 1000, "reward/mean": 1, "progress/fraction": 1}\n')
+        b.wait(f"return document.querySelector('main p').textContent !== {json.dumps(before)}", "news")
+
+    check("cheats alone", cheats)
+    check("findings stand at their lines", lambda: cheats() or lint())
+    check("metrics by time", by_time)
+    check("what is new comes by itself", live)
+
+
+def main():
+    b = Browser("--window-size=1280,900", "--user-data-dir=" + os.environ["PROFILE"])
+    try:
+        for page, *words in [
+            ["overview", "reward/mean"],
+            ["metrics", "x/<img"],
+            ["episodes", "4 shown"],
+            ["group/0/0", "Side by side"],
+            ["episode/0/0/0/0?tokens=1", "⟨202e⟩", "⟨001b⟩"],
+            ["episode/0/0/0/0?diff=0", "From"],
+            ["episode/0/0/2/0", "xxxxxxxx", "characters"],
+            ["best", "No correct answer"],
+            ["queue", "judges on its own"],
+        ]:
+            hostile(b, page, *words)
+        keys(b)
+        clicks(b)
+        answer = "episode/19/0/0/0"
+        pages = [
+            "",
+            "overview",
+            "metrics",
+            "episodes",
+            "group/19/0",
+            answer + "?tokens=1",
+            answer + "?diff=0",
+            "best",
+            "queue",
+        ]
+        for theme in ["light", "dark"]:
+            for page in pages:
+                readable(b, page, theme)
+        b.size(400, 800)
+        for page in pages:
+            fits(b, page)
+    finally:
+        b.close()
+
+
+main()
