@@ -36,6 +36,8 @@ struct config_schema;
     X(cmd_completion, "completion", "completion for bash")                                           \
     X(cmd_version, "version", "version, commit, processor, CUDA")
 
+extern const struct config_schema corpus_schema; /* the keys of corpus */
+
 #define X(fn, name, help) int fn(int argc, char **argv);
 COMMAND_LIST(X)
 #undef X

@@ -66,7 +66,7 @@ static const struct config_key keys[] = {
     KEY_STRING_OPT(T, python, "null", "Python that has torch. null: KERNELRL_PYTHON, ./.venv, PATH."),
 };
 #undef T
-static const struct config_schema schema = {
+const struct config_schema corpus_schema = {
     .key = keys, .count = ARRAY_LEN(keys), .values_bytes = sizeof(struct corpus_args)};
 
 /* FILE without .jsonl or .jsonl.zst, and another ending. */
@@ -155,12 +155,12 @@ int cmd_corpus(int argc, char **argv) {
     struct err e = {0};
     if (argc == 2 && strcmp(argv[1], "--help") == 0) {
         struct str s = STR_INIT;
-        if (config_help(&schema, NULL, &s, &e) == ST_OK)
+        if (config_help(&corpus_schema, NULL, &s, &e) == ST_OK)
             printf("usage: kernelrl corpus from=FOLDER output=FILE.jsonl [key=value]...\n\n%s", str_c(&s));
         str_free(&s);
         return 0;
     }
-    config_init(&c, &schema, &a);
+    config_init(&c, &corpus_schema, &a);
     enum status st = config_args(&c, argc - 1, argv + 1, &e);
     if (st == ST_OK) st = sampler_options_finish(&c, &a.sampler, &e);
     if (st == ST_OK) st = run(&a, &e);

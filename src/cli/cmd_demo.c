@@ -34,9 +34,10 @@ struct demo_evaluation {
     struct session s;
     struct journal *journal;
     const struct problem **test;
-    struct problem_set problems, generated; /* what the results point into, once the session is closed */
+    struct problem_set problems, generated; /* the session's, from evaluation_leave() on: results point into them */
 };
-/* Everything but the problems: training wants the device, and the verifier's processes, for itself. */
+/* Closes the session, so that training has the device and the verifier's processes for itself. The problems stay, until
+ * evaluation_free(). */
 static void evaluation_leave(struct demo_evaluation *x) {
     x->problems = x->s.problems;
     x->generated = x->s.generated;
@@ -77,7 +78,8 @@ static void kernelbench_close(struct kernelbench *k) {
     problem_set_free(&k->set);
 }
 
-/* Leaves n at 0, and says why, where there is none. */
+/* Loads KernelBench's easy problems. n stays 0 on a CPU and, with a line in the log that says why, where
+ * KERNELBENCH_ROOT has none of them. */
 static enum status kernelbench_open(const struct train_options *o, struct kernelbench *k, struct err *e) {
     const char *root = getenv("KERNELBENCH_ROOT");
     *k = (struct kernelbench){.set = {.arena = ARENA_INIT}};
@@ -97,7 +99,8 @@ static enum status kernelbench_open(const struct train_options *o, struct kernel
 
 /* ---- evaluations --------------------------------------------------------------------------------------------------*/
 
-/* n_samples 1: greedy; then on a GPU all problems at once: answers compile while others are judged. */
+/* Draws and judges n_samples answers to each problem: at temperature 1, or greedily when n_samples is 1. On a GPU
+ * greedy answers to all problems are drawn at once, so that some compile while others are judged. */
 static enum status evaluate_on(const struct train_options *o, const struct demo_evaluation *x,
                                const struct problem *const *problems, int n, int n_samples, struct eval_result *out,
                                struct err *e) {
@@ -127,7 +130,8 @@ static enum status evaluate_greedy(const struct train_options *o, const struct d
     return ST_OK;
 }
 
-/* Takes the verdicts in a journal of the run into the verifier's cache: who answers as before is judged as before. */
+/* Takes the verdicts of another evaluation of this run into the verifier's cache. An answer that is the same before and
+ * after training has the same verdict then, with the same measured speed. */
 static enum status recall(const struct train_options *o, const char *name, struct session *s, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     struct journal *j = NULL;

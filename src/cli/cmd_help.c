@@ -11,6 +11,7 @@
 #include "base/home.h"
 #include "cli/cli.h"
 #include "cli/help_markdown.h"
+#include "optimize/options.h"
 #include "rl/evaluate/evaluate.h"
 
 #ifndef KERNELRL_COMMIT /* the Makefile asks git */
@@ -26,14 +27,16 @@ static const struct {
 #undef X
 };
 
-/* Commands whose arguments are keys; evaluation's come with those of training. */
+/* The keys that a command takes as arguments (eval's and generate's include train's); NULL when it takes none. */
 static const struct config_schema *schema_of(const char *command) {
-    static const char *const like_train[] = {"train", "plan", "score"};
+    static const char *const like_train[] = {"train", "demo", "plan", "score"};
     for (size_t i = 0; i < ARRAY_LEN(like_train); i++)
         if (strcmp(command, like_train[i]) == 0) return &train_schema;
     if (strcmp(command, "sft") == 0) return &sft_schema;
     if (strcmp(command, "eval") == 0) return eval_schema();
     if (strcmp(command, "generate") == 0) return generate_schema();
+    if (strcmp(command, "optimize") == 0) return optimize_schema();
+    if (strcmp(command, "corpus") == 0) return &corpus_schema;
     return NULL;
 }
 
@@ -52,9 +55,8 @@ static const struct args_command *table_of(const char *command) {
     return NULL;
 }
 
-/* Appends what `COMMAND --help` prints, of a command without a table. Runs it in this process with standard output in
- * memory.
- */
+/* Appends what `COMMAND --help` prints. Runs the command in this process, with standard output redirected to memory; it
+ * is for commands without a table, which print their help before they do anything else. */
 static enum status help_text(size_t c, struct str *out, struct err *e) {
     char name[32], flag[] = "--help", buf[4096];
     snprintf(name, sizeof name, "%s", commands[c].name);
@@ -73,8 +75,8 @@ static enum status help_text(size_t c, struct str *out, struct err *e) {
 
 /* ---- help ---------------------------------------------------------------------------------------------------------*/
 
-/* Prints what `COMMAND [WORD] --help` does. The word is for commands with a table, such as `bench verify`. More words
- * might let the command begin to work: they are left out. */
+/* Prints what `COMMAND --help` prints or, for a command with a table, `COMMAND WORD --help`, as of `bench verify`.
+ * Further words are dropped, because with them the command might begin to work. */
 static int help_of(int (*fn)(int, char **), int argc, char **argv) {
     char flag[] = "--help", *args[4] = {argv[0]};
     const int n = table_of(argv[0]) && argc > 1 ? 2 : 1;
@@ -219,7 +221,7 @@ int cmd_man(int argc, char **argv) {
 
 /* ---- completion ---------------------------------------------------------------------------------------------------*/
 
-/* Every --option that a help text names, once. */
+/* Appends every --option that a help text names, once each, to `out`, in which a blank stands on both sides of each. */
 static void options_in(const char *text, struct str *out) {
     for (const char *p = text; (p = strstr(p, "--")) != NULL;) {
         const size_t n = 2 + strspn(p + 2, "abcdefghijklmnopqrstuvwxyz-");
@@ -242,7 +244,7 @@ static void table_words(const struct args_command *c, struct str *out) {
     for (size_t i = 0; c->more && c->more[i]; i++) table_words(c->more[i], out);
 }
 
-/* Appends cases of the word in front: a flag with choices is followed by one of them. */
+/* Appends shell cases by the word in front of the cursor: behind a flag with choices, only these complete. */
 static void table_choices(const struct args_command *c, struct str *out) {
     for (size_t i = 0; i < c->n_flags; i++) {
         const struct args_flag *f = &c->flags[i];
@@ -254,8 +256,8 @@ static void table_choices(const struct args_command *c, struct str *out) {
     for (size_t i = 0; c->more && c->more[i]; i++) table_choices(c->more[i], out);
 }
 
-/* Prints what may follow a command: the words of its table or, without one, the options that its help names, and its
- * keys. */
+/* Prints the shell case of a command: its keys complete, and the words of its table or, when it has none, the options
+ * that its help names. */
 static enum status completion_of(size_t i, struct err *e) {
     CLEANUP_STR struct str help = STR_INIT, words = STR_INIT, choices = STR_INIT;
     const char *name = commands[i].name;

@@ -26,7 +26,8 @@ static struct coded *coded_new(const struct weight *w) {
     return c;
 }
 
-/* Copies n elements behind what the part has; without src, none are there. */
+/* Copies `bytes` bytes of src to *at, moves *at behind them (to a multiple of 16), and returns the copy; NULL, and *at
+ * stays, when src is NULL. */
 static void *keep(char **at, const void *src, size_t bytes) {
     void *p = *at;
     if (!src) return NULL;
@@ -35,7 +36,7 @@ static void *keep(char **at, const void *src, size_t bytes) {
     return p;
 }
 
-/* A part's scales, in one piece of memory. */
+/* A copy of m without its codes. Its scales and tables lie in one piece of memory, own. */
 static struct coded_matrix scales_of(const struct coded_matrix *m) {
     struct coded_matrix own = *m;
     const bool nf4 = m->format == FORMAT_NF4;
@@ -59,7 +60,7 @@ struct coded_put_work {
     const struct coded_matrix *m;
 };
 
-/* Panels are cut over threads. */
+/* Threads share the panels, not the rows: a byte of NF4 holds codes of two rows of a panel. */
 static void put_panels(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct coded_put_work *p = ctx;

@@ -1,13 +1,15 @@
 /* Decoding of matrices in codes for products, compiled once for each instruction set. A block of a panel becomes what a
  * packed bf16 matrix would hold there, in a thread's scratch; the usual micro-kernels multiply it. All instruction sets
- * give equal numbers: codes times scales in f32, rounded to nearest even. */
+ * give equal numbers: codes times scales in f32, rounded to nearest even. That needs the limits that tensor/formats.h
+ * sets and loading enforces: there is no NaN, a scale times 2^120 is finite, and each weight is 0 or a normal number
+ * (vcvtne2ps2bf16 makes zeros of subnormal numbers, and the other ways would not). */
 
-/* The scales of a panel's outputs over the pairs [pair, end) in which none changes; returns that end. Each output has
- * two places, for k even and odd, in the order of a unit's words: output 8 v + i at 16 v + 2 i. Outputs that are not
- * there have 0. */
+/* What a panel's outputs are decoded with. */
 struct coded_lanes {
-    const struct coded_part *part[PAIR_PANEL];
-    bool whole; /* No scale changes within the blocks of a row: those of each row begin with it. */
+    const struct coded_part *part[PAIR_PANEL]; /* the part that an output's row is of; NULL: rows behind the last */
+    /* true: blocks of scales begin at k = 0 in every row, so that all outputs change their scales at the same k.
+     * false: K is no multiple of NF4's block, which runs on from one row into the next. */
+    bool whole;
 };
 
 static void coded_lanes_of(struct coded_lanes *l, const struct coded *c, int64_t panel) {
@@ -26,6 +28,9 @@ static float coded_scale_of(const struct coded *c, const struct coded_part *part
                                    : nf4_scale(&part->m, (row * c->K + k) / NF4_BLOCK);
 }
 
+/* Fills in the scales of a panel's outputs at `pair`, and returns the first pair behind it at which one may change. An
+ * output has two scales, for k even and odd, in the order of a unit's words: output 8 v + i at 16 v + 2 i, and one
+ * behind. The scale is 0 for an output behind the last and for k from K on. */
 static int64_t coded_scales(const struct coded_lanes *l, const struct coded *c, int64_t panel, int64_t pair,
                             float scale[2 * PAIR_PANEL]) {
     const int64_t block = c->format == FORMAT_FP8 ? FP8_BLOCK / 2 : NF4_BLOCK / 2;
@@ -40,7 +45,7 @@ static int64_t coded_scales(const struct coded_lanes *l, const struct coded *c, 
     return l->whole ? (pair / block + 1) * block : pair + 1;
 }
 
-/* The table of NF4 that all outputs share, or each its own (NULL). */
+/* The NF4 table that all outputs of a panel share; NULL when two of them differ. */
 static const float *coded_map_of(const struct coded_lanes *l) {
     const float *map = NULL;
     for (int64_t j = 0; j < PAIR_PANEL; j++) {
@@ -102,7 +107,7 @@ static void coded_fp8_pairs(const uint8_t *unit, int64_t pairs, const float scal
     }
 }
 
-/* An even number of pairs. */
+/* pairs is even, because a unit holds two. */
 static void coded_nf4_pairs(const uint8_t *unit, int64_t pairs, const float *map, const float scale[2 * PAIR_PANEL],
                             uint16_t *out) {
     const __m512 table = _mm512_loadu_ps(map);
@@ -120,7 +125,8 @@ static void coded_nf4_pairs(const uint8_t *unit, int64_t pairs, const float *map
 }
 #endif
 
-/* Zeros in the place of what is not there: k from K on, and outputs from N on. */
+/* Writes zeros for k from K on and for outputs from N on. Their scale of 0 is not enough: code 0 of NF4 stands for -1,
+ * which gives -0, and a packed matrix has +0 there. */
 static void coded_clear(const struct coded *c, int64_t panel, int64_t p0, int64_t pairs, uint16_t *out) {
     for (int64_t p = i64_max(0, c->K / 2 - p0); p < pairs; p++)
         for (int64_t j = 0; j < 2 * PAIR_PANEL; j++)
@@ -130,8 +136,10 @@ static void coded_clear(const struct coded *c, int64_t panel, int64_t p0, int64_
             out[(p * PAIR_PANEL + j) * 2] = out[(p * PAIR_PANEL + j) * 2 + 1] = 0;
 }
 
-/* Pairs [p0, p0 + pairs) of a panel, as they lie in a packed bf16 matrix: out [pairs][PAIR_PANEL][2]. p0 is a multiple
- * of 16, and there is room for an even number of pairs. Subnormals must not count as zero here. */
+/* Decodes pairs [p0, p0 + pairs) of a panel to what a packed bf16 matrix has there: out [pairs][PAIR_PANEL][2]. p0 is
+ * even, because a unit of NF4 holds two pairs; where `pairs` is odd, out has room for one more, which is written, too.
+ * The processor must not take subnormal numbers for zero (MXCSR) during the call: moved to its place in a float, an
+ * FP8 code with an exponent of 0 is one. */
 UNUSED static void coded_block(const struct coded *c, int64_t panel, int64_t p0, int64_t pairs, uint16_t *out) {
     struct coded_lanes lanes;
     float scale[2 * PAIR_PANEL];
@@ -165,8 +173,8 @@ static inline float coded_widened(uint16_t h) {
     return x;
 }
 
-/* For products in f32: rows [k0, k0 + kc) of the transposed matrix, columns [n0, n0 + PANEL): out [kc][PANEL]. k0 is a
- * multiple of GEMM_KC and n0 of PANEL. */
+/* Decodes for products in f32, y = x W': out [kc][PANEL] is [k][n] of the transposed matrix, k from k0 on and n from n0
+ * on, with 0 for n from N on. kc is at most GEMM_KC; k0 is even, and n0 a multiple of PAIR_PANEL. */
 UNUSED static void coded_columns_f32(const struct coded *c, int64_t k0, int64_t kc, int64_t n0, float *out) {
     uint16_t pairs[GEMM_KC * PAIR_PANEL];
     for (int64_t at = 0; at < PANEL; at += PAIR_PANEL) {
@@ -181,8 +189,8 @@ UNUSED static void coded_columns_f32(const struct coded *c, int64_t k0, int64_t 
     }
 }
 
-/* The same of the matrix itself: rows [n0, n0 + rows), columns [k0, k0 + PANEL). n0 is a multiple of GEMM_KC and k0 of
- * PANEL. */
+/* Decodes for products in f32, dx = dy W: out [rows][PANEL] is [n][k] of the matrix itself, n from n0 on and k from k0
+ * on, with 0 for k from K on. n0 is a multiple of PAIR_PANEL, k0 is even, and n0 + rows is at most N. */
 UNUSED static void coded_rows_f32(const struct coded *c, int64_t n0, int64_t rows, int64_t k0, float *out) {
     uint16_t pairs[PANEL * PAIR_PANEL];
     const int64_t cols = i64_min(PANEL, c->k_pad - k0);

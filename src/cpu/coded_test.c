@@ -169,6 +169,30 @@ static void test_plain_scales_and_many_rows(void **state) {
     matrix_free(&m);
 }
 
+/* The least numbers that a file of NF4 may have: their products are normal numbers, or zeros, so a processor that takes
+ * subnormal numbers for zero gives the same bits. */
+static void test_least_numbers(void **state) {
+    (void)state;
+    const int64_t rows[3] = {33, 0, 0}, K = 128, blocks = nf4_blocks(33, K);
+    struct matrix m = make(FORMAT_NF4, rows, K);
+    float *scale = xmalloc((size_t)blocks * sizeof *scale);
+    for (int64_t b = 0; b < blocks; b++) scale[b] = b % 2 ? CODED_SMALLEST_SCALE : 0.0f;
+    memcpy(m.own_map, nf4_map, sizeof m.own_map);
+    for (int i = 0; i < NF4_CODES; i++)
+        m.own_map[i] = (i % 2 ? 1.0f : -1.0f) * (1 + 0.1f * (float)(i / 2)) * CODED_SMALLEST_MAP;
+    m.part[0].scale = scale;
+    m.part[0].map = m.own_map;
+    m.part[0].absmax = NULL;
+    format_of(FORMAT_NF4)->decode(&m.part[0], 0, 33 * K, m.means);
+    for (int b = 0; b < N_BE; b++) {
+        if (!be[b]) continue;
+        products(be[b], &m, DT_F32, 7);
+        products(be[b], &m, DT_BF16, 7);
+    }
+    free(scale);
+    matrix_free(&m);
+}
+
 static void test_put_and_get(void **state) {
     (void)state;
     for (int f = FORMAT_FP8; f < FORMAT_COUNT; f++)
@@ -192,6 +216,6 @@ static void test_put_and_get(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp8), cmocka_unit_test(test_nf4),
                                        cmocka_unit_test(test_plain_scales_and_many_rows),
-                                       cmocka_unit_test(test_put_and_get)};
+                                       cmocka_unit_test(test_least_numbers), cmocka_unit_test(test_put_and_get)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -28,7 +28,7 @@ static bool read_place(const char *text, uint64_t *seed, uint64_t *index) {
     return true;
 }
 
-/* Makes the problem of a key of the generator's stream in the set's arena. */
+/* Makes the problem that a key "generated/SEED_INDEX" names, with the generator's own settings, in the set's arena. */
 static enum status make_again(struct problem_set *set, const char *key, const struct problem **out, struct err *e) {
     struct generator *g;
     struct gen_item item;
@@ -44,7 +44,8 @@ static enum status make_again(struct problem_set *set, const char *key, const st
     return ST_OK;
 }
 
-/* Splits "KEY@FACTOR". Returns 1 where there is no factor. */
+/* Cuts "@FACTOR" off `key`, a copy of name, and returns the factor. Returns 1, and leaves key whole, when name does not
+ * end in a factor of at least 2. */
 static int64_t split_factor(const char *name, char *key) {
     const char *at = strrchr(name, '@');
     int64_t factor;
@@ -53,7 +54,7 @@ static int64_t split_factor(const char *name, char *key) {
     return factor;
 }
 
-/* Enlarges a copy of one problem of the set. Returns NULL where its batch cannot be so large. */
+/* A copy of p, in the set's arena, with a batch `factor` times as large; NULL when its batch cannot be so large. */
 static const struct problem *enlarged(struct problem_set *set, const struct problem *p, int64_t factor) {
     struct problem *copy = arena_new(&set->arena, struct problem);
     *copy = *p;

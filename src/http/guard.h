@@ -17,26 +17,26 @@ struct guard {
 
 enum guard_answer { GUARD_YES, GUARD_NO_KEY, GUARD_WRONG_KEY, GUARD_NOT_ADMIN };
 
-/* Whether a caller with these headers (NULL: absent) has the rights of an ordinary user or, admin, of one who may
- * change what the server does. All keys are compared, in constant time. */
+/* GUARD_YES: a caller with these headers (NULL: absent) has the rights of an ordinary user or, with admin, of one who
+ * may change what the server does. All keys are compared, in constant time. */
 enum guard_answer guard_key(const struct guard *g, const char *authorization, const char *x_api_key, bool admin);
-/* Whether the Host header names this server: localhost, a loopback address or one of the configured names, with any
- * port. Always, unless check_host. */
+/* True: the Host header names this server: localhost, a loopback address or one of the configured names, with any
+ * port; or hosts are not checked (check_host). */
 bool guard_host(const struct guard *g, const char *host);
-/* Whether a page of this origin may call. */
+/* True: a page of this origin may call. */
 bool guard_origin_listed(const struct guard *g, const char *origin);
-/* Whether a request that changes something may come from a page of this origin: one that is listed, or one of this very
- * server. NULL: not from a page of another site, and fine. */
+/* True: a request that changes something may come from a page of this origin: one that is listed, or one of this very
+ * server. An origin of NULL is fine, too: no page of another site has sent the request. */
 bool guard_origin(const struct guard *g, const char *origin, const char *host);
 
-/* Whether a request target is one that the server looks at: it begins with "/", holds visible ASCII alone and no "%00"
+/* True: the server takes the request target: it begins with "/", holds visible ASCII alone and no "%00"
  * or other control character, no "." or ".." as a segment, encoded or not, and no broken "%". */
 bool guard_target(const char *target);
 /* Decodes %XX of the path of a target that guard_target passed; malloc'ed, without the query. */
 char *guard_path(const char *target);
-/* Whether a request id of the client's can be used: 1..128 letters, digits, and -_.:/+=~ */
+/* True: the client's request id can be used: 1..128 letters, digits, and -_.:/+=~ */
 bool guard_request_id(const char *id);
-/* Whether a list of header names can stand in a reply: letters, digits, "-", "_", "," and blanks. */
+/* True: the list of header names can stand in a reply: letters, digits, "-", "_", "," and blanks. */
 bool guard_header_names(const char *names);
 void guard_free(struct guard *g);
 

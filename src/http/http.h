@@ -75,16 +75,16 @@ struct http_options {
     int port;         /* 0: one that is free */
     const char *const *keys, *const *admin_keys;
     size_t n_keys, n_admin_keys;
-    bool admin;                                /* who may use the server may use routes of HTTP_ADMIN, too */
-    bool no_key;                               /* without a key the server may listen elsewhere than on loopback, too */
-    bool metrics_open;                         /* /metrics asks for no key */
+    bool admin;        /* true: every caller may use routes of HTTP_ADMIN, too */
+    bool no_key;       /* true: without keys, too, it may listen on addresses other than loopback */
+    bool metrics_open; /* true: /metrics asks for no key */
     const char *const *origins, *const *hosts; /* of pages that may call; names that the server goes by */
     size_t n_origins, n_hosts;
     int max_connections;          /* 0: 10,000, or what the system allows */
     int64_t max_body, max_bodies; /* bytes, of one body and of all that are being read; 0: 16 MiB, 256 MiB */
     double header_s, body_s, idle_s, write_s, drain_s; /* deadlines; 0: 10, 60, 75, 60, 30 seconds */
     int log_fd;                                        /* of the access log; -1: none */
-    bool log_all;                                      /* also /health and /metrics that went well */
+    bool log_all; /* true: requests of /health and /metrics that went well are logged, too */
     const struct http_front *front;
     size_t n_fronts;
 };
@@ -141,7 +141,7 @@ void http_reply_error(struct http_exchange *x, int status, const char *code, con
 void http_error_json(struct str *out, int status, const char *code, const char *param, const char *message);
 /* A reply whose bytes more() makes. ping: what is sent after 15 s of silence; NULL: nothing. */
 void http_stream(struct http_exchange *x, int status, const char *content_type, const char *ping, http_more_fn *more);
-/* Whether the reply has begun, or is there. */
+/* True: the exchange has its reply, or a stream that has begun. */
 bool http_replied(const struct http_exchange *x);
 /* While x waits: calls event(x, HTTP_WOKEN), or of a stream more(). */
 void http_wake(struct http_exchange *x);

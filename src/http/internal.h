@@ -28,8 +28,8 @@ enum phase {
     PHASE_HEAD,    /* the request line is there */
     PHASE_BODY,    /* the head is there, the body comes in */
     PHASE_DISCARD, /* it is refused, and the rest of a small body is read */
-    PHASE_WAITING, /* the route has it */
-    PHASE_REPLY,   /* the reply is there, or a stream's beginning */
+    PHASE_WAITING, /* the route's begin() was called, and there is no reply yet */
+    PHASE_REPLY,   /* the library has the reply, or the beginning of a stream */
 };
 
 struct conn { /* a connection */
@@ -37,11 +37,11 @@ struct conn { /* a connection */
     struct http_server *s;
     struct MHD_Connection *mhd;
     int fd;
-    int64_t head_deadline;   /* ns; when the head of the next request must be there */
-    bool half_closed;        /* true: nothing more comes from the client, who may have left */
-    bool idle;               /* true: it has had a request and waits for the next */
-    bool over_limit;         /* true: there are too many, and a request gets 503 */
-    bool linger;             /* true: a body that was refused may still be coming */
+    int64_t head_deadline; /* ns; when the head of the next request must be there */
+    bool half_closed;      /* true: nothing more comes from the client, who may have left */
+    bool idle;             /* true: it has had a request and waits for the next */
+    bool over_limit;       /* true: there are too many, and a request gets 503 */
+    bool linger;           /* true: bytes of a refused body may still come in, and are read once the connection ends */
     struct http_exchange *x; /* the request that is being served, or NULL */
 };
 
@@ -76,13 +76,13 @@ struct http_exchange {
     size_t out_at;
     bool ended; /* true: `out` has the last bytes */
     /* times, ns */
-    int64_t began, body_began,
-        given;           /* given: when libmicrohttpd took bytes that it has not asked to go on behind; 0 */
+    int64_t began, body_began;
+    int64_t given;       /* when libmicrohttpd took the last bytes; 0: it has asked for more since, so they are sent */
     int64_t quiet_since; /* of a stream with pings */
     int64_t wake_at;     /* 0: never */
     int64_t sent;        /* bytes of the reply */
-    struct str log;      /* further members of its line */
-    bool cut;            /* true: it has had HTTP_CUT */
+    struct str log;      /* further members of its line in the access log */
+    bool cut;            /* true: its route has been given the event HTTP_CUT */
     bool ping_now;       /* true: a ping is due */
 };
 

@@ -52,7 +52,7 @@ void conn_reply_raw(const struct conn *c, int status, const char *code, const ch
     str_addf(&all,
              "HTTP/1.1 %d %s\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %zu\r\n\r\n%s",
              status, MHD_get_reason_phrase_for((unsigned)status), body.len, body.p);
-    /* Nothing has been sent on this connection's turn, so it fits; what does not is lost with the connection. */
+    /* Nothing has been sent for this request yet, so the socket has room; bytes that it does not take are lost. */
     const ssize_t sent = send(c->fd, all.p, all.len, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)sent;
 }
@@ -70,7 +70,7 @@ static void put_header(struct MHD_Response *r, const char *name, const char *val
         assert_failed("a header that can be sent", __FILE__, __LINE__, name);
 }
 
-/* The reply is there: what waits for it goes on. */
+/* Makes r the reply of x, and lets x go on to send it. */
 static void finish(struct http_exchange *x, int status, const char *content_type, struct MHD_Response *r) {
     ASSERT(r && !x->response);
     const char *origin = http_header(x, "Origin");

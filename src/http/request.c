@@ -1,4 +1,5 @@
-/* A request until its route has it: the check of its head, and its body. */
+/* What happens to a request before its route's begin() is called: its head is checked, its route is found, and its body
+ * is read. The library is libmicrohttpd, which calls the functions at the end of this file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +10,9 @@
 
 /* ---- the head as it came ------------------------------------------------------------------------------------------*/
 
-/* What a head says about where its body ends, and how long it is as the library understood it. */
+/* What a head says about where the body ends, and how long the head is as the library understood it. */
 struct request_head {
-    int content_lengths, encodings, hosts, others;
+    int content_lengths, encodings, hosts;
     bool chunked;
     int n;        /* headers */
     size_t bytes; /* of the names, the values, their colons and line ends */
@@ -36,17 +37,20 @@ static enum MHD_Result look(void *head, enum MHD_ValueKind kind, const char *nam
     return MHD_YES;
 }
 
-/* The library takes bare line feeds, folded lines and NUL bytes in values, and does not tell. It says how many bytes
- * the head had. A head of "Name: value" lines has one blank a line, or none, beside the bytes that are counted: fewer
- * bytes mean bare line feeds, more of them a value that was cut or joined, or padding that no client sends. */
+/* True: the head had only lines of the form "Name: value" or "Name:value", each ended by CR LF.
+ * The library also takes bare line feeds, folded lines and NUL bytes in values, and does not tell. But it says how many
+ * bytes the head had. Lines of the right form have the bytes of `least`, and at most one blank each. Where the head had
+ * fewer bytes, it had bare line feeds; where it had more, the library has cut or joined a value, or a client has padded
+ * one, which no honest client does. */
 static bool has_counted_bytes(const struct http_exchange *x, const struct request_head *h, const char *version) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->c->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     const size_t least = strlen(x->method) + strlen(x->target) + strlen(version) + 4 + h->bytes + 2;
     return info && info->header_size >= least && info->header_size <= least + (size_t)h->n;
 }
 
-/* What is wrong with a head that no client may send; NULL: nothing. */
-static const char *malformed(struct http_exchange *x, const char *version) {
+/* Reads from the head how many bytes the body has, into x->announced, which stays -1 for a chunked body. Returns what
+ * is wrong with the head; NULL: nothing is. */
+static const char *read_head(struct http_exchange *x, const char *version) {
     struct request_head h = {0};
     MHD_get_connection_values_n(x->c->mhd, MHD_HEADER_KIND, look, &h);
     if (!has_counted_bytes(x, &h, version))
@@ -62,7 +66,7 @@ static const char *malformed(struct http_exchange *x, const char *version) {
 
 /* ---- refusals -----------------------------------------------------------------------------------------------------*/
 
-/* Sends the reply that is there. */
+/* Gives the library x->response to send. */
 static enum MHD_Result send_reply(struct http_exchange *x) {
     const enum MHD_Result sent = MHD_queue_response(x->c->mhd, (unsigned)x->status, x->response);
     x->phase = PHASE_REPLY;
@@ -70,18 +74,21 @@ static enum MHD_Result send_reply(struct http_exchange *x) {
     return sent;
 }
 
-/* The reply that refuses is there. A small body behind the head is read first, so that the connection can go on. */
+/* Sends x->response, which refuses the request. close false: a small body is read and dropped first, so that the
+ * connection can serve another request. A body that is large or of unknown length is not read, nor one that the client
+ * sends only when asked (Expect). */
 static enum MHD_Result refuse(struct http_exchange *x, bool close) {
     const char *expect = http_header(x, "Expect");
     const bool small = x->announced >= 0 && x->announced <= HTTP_DISCARD_BYTES;
     x->phase = PHASE_DISCARD;
     x->body_began = clock_now_ns();
-    if (!close && x->announced == 0) return MHD_YES; /* the next call sends it */
+    if (!close && x->announced == 0) return MHD_YES; /* the library's next call sends it (go_on) */
     if (!close && small && !expect) return MHD_YES;
     x->c->linger = x->announced != 0;
     return send_reply(x);
 }
 
+/* Returns from the caller with a reply that refuses the request. */
 #define REFUSE(x, close, ...)             \
     do {                                  \
         http_reply_error(x, __VA_ARGS__); \
@@ -92,6 +99,7 @@ static void add_close(struct http_exchange *x) { http_add_header(x, "connection"
 
 /* ---- routes -------------------------------------------------------------------------------------------------------*/
 
+/* A path that ends in * takes all paths that begin like it and go on; *tail is then what stands in the place of *. */
 static bool fits_path(const struct http_route *r, const char *path, const char **tail) {
     const size_t n = strlen(r->path);
     *tail = NULL;
@@ -105,7 +113,7 @@ static bool fits_method(const struct http_route *r, const char *method) {
     return strcmp(r->method, method) == 0 || (strcmp(method, "HEAD") == 0 && strcmp(r->method, "GET") == 0);
 }
 
-/* Finds the route; allow lists the methods that its path has. */
+/* Finds the route, x->route; NULL: there is none. allow gets the methods of all routes of this path. */
 static void find_route(struct http_exchange *x, struct str *allow) {
     for (int f = 0; f < x->s->n_fronts; f++)
         for (size_t i = 0; i < x->s->front[f]->n_routes; i++) {
@@ -122,13 +130,13 @@ static void find_route(struct http_exchange *x, struct str *allow) {
 
 /* ---- the check of a head ------------------------------------------------------------------------------------------*/
 
-/* An OPTIONS request of a page that may call. */
+/* True: a browser asks, by OPTIONS, whether a page of a listed origin may call this server (CORS). */
 static bool is_preflight(const struct http_exchange *x) {
     return strcmp(x->method, "OPTIONS") == 0 && guard_origin_listed(&x->s->guard, http_header(x, "Origin")) &&
            http_header(x, "Access-Control-Request-Method");
 }
 
-/* With 200, as other servers do: some clients take nothing else. */
+/* The status is 200, as with other servers: some clients take no other. */
 static enum MHD_Result answer_preflight(struct http_exchange *x) {
     struct str none = STR_INIT;
     const char *headers = http_header(x, "Access-Control-Request-Headers");
@@ -140,6 +148,7 @@ static enum MHD_Result answer_preflight(struct http_exchange *x) {
     return refuse(x, false);
 }
 
+/* Checks the key and the origin. *refused true: the request has been refused. */
 static enum MHD_Result check_access(struct http_exchange *x, bool *refused) {
     *refused = true;
     const enum http_access wants = x->route->access;
@@ -190,7 +199,7 @@ static enum MHD_Result check_body(struct http_exchange *x) {
         REFUSE(x, false, 503, "busy", NULL, "the bodies that are being read have their limit of %lld bytes",
                (long long)x->s->o.max_bodies);
     }
-    if (x->announced > 0) { /* what is announced has its place; memory is taken as it comes */
+    if (x->announced > 0) { /* all of it counts from now on; memory is taken only as its bytes come in */
         x->body_bytes = x->announced;
         x->s->bodies += x->body_bytes;
     }
@@ -199,6 +208,7 @@ static enum MHD_Result check_body(struct http_exchange *x) {
     return MHD_YES;
 }
 
+/* True: the route is one of the server's own, such as /health, which answer even while the server drains. */
 static bool is_always_answered(const struct http_exchange *x) { return x->front == 0; }
 
 static enum MHD_Result check_route(struct http_exchange *x) {
@@ -226,7 +236,7 @@ static enum MHD_Result check_head(struct http_exchange *x, const char *method, c
     snprintf(x->method, sizeof x->method, "%s", method);
     x->s->n_exchanges++;
     x->counted = true;
-    const char *wrong = malformed(x, version);
+    const char *wrong = read_head(x, version);
     if ((id = http_header(x, "X-Request-Id")) && guard_request_id(id)) snprintf(x->id, sizeof x->id, "%s", id);
     if (wrong || strlen(method) >= sizeof x->method || !guard_target(x->target)) {
         add_close(x);
@@ -244,8 +254,8 @@ static enum MHD_Result check_head(struct http_exchange *x, const char *method, c
 
 /* ---- the body -----------------------------------------------------------------------------------------------------*/
 
-/* The rest of a body cannot be waited for, and the library takes no reply before its end: the reply goes straight to
- * the socket, and the connection ends. */
+/* Refuses a request in the middle of its body. The library takes no reply before the body's end, which may never come.
+ * So the reply is written straight to the socket, and the connection ends. */
 static enum MHD_Result cut_body(struct http_exchange *x, int status, const char *code, const char *message) {
     conn_reply_raw(x->c, status, code, message);
     x->status = status;
@@ -258,10 +268,12 @@ static enum MHD_Result take_body(struct http_exchange *x, const char *data, size
     const int64_t n = (int64_t)*bytes;
     x->received += n;
     *bytes = 0;
-    if (x->phase == PHASE_DISCARD || x->route->body == HTTP_NO_BODY)
-        return x->received > 2 * HTTP_DISCARD_BYTES
-                   ? cut_body(x, 413, "request_too_large", "the body of a refused request is too long")
-                   : MHD_YES;
+    if (x->phase == PHASE_DISCARD || x->route->body == HTTP_NO_BODY) {
+        if (x->received <= 2 * HTTP_DISCARD_BYTES) return MHD_YES;
+        return cut_body(x, 413, "request_too_large",
+                        x->phase == PHASE_DISCARD ? "the body of a refused request is too long"
+                                                  : "this address takes no body, and the one sent is too long");
+    }
     if (x->received > most) return cut_body(x, 413, "request_too_large", "the body is over the limit");
     if (x->announced < 0) {
         if (x->s->bodies + n > x->s->o.max_bodies) {
@@ -275,7 +287,7 @@ static enum MHD_Result take_body(struct http_exchange *x, const char *data, size
     return MHD_YES;
 }
 
-/* The body is in, or the connection was resumed. */
+/* The whole body has been read, or a suspended exchange goes on. */
 static enum MHD_Result go_on(struct http_exchange *x) {
     if (x->gone) return MHD_NO;
     if (x->phase == PHASE_BODY) {

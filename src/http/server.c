@@ -21,7 +21,7 @@ enum {
     SWEEP_MS = 250,
     OVER_LIMIT = 64,
     SPARE_DESCRIPTORS = 256,
-    UNSENT_BYTES = 128 << 10, /* of a connection, which the kernel takes ahead of its client */
+    UNSENT_BYTES = 128 << 10, /* of a connection: what the kernel takes before its client reads it */
 };
 
 /* ---- connections --------------------------------------------------------------------------------------------------*/
@@ -31,8 +31,9 @@ static void set_option(int fd, int level, int option, int value) {
     if (setsockopt(fd, level, option, &value, sizeof value) != 0) log_debug("setsockopt: %s", strerror(errno));
 }
 
-/* A peer that vanished without a word is found by the kernel, a little behind the write deadline: so who only stops
- * reading is cut off, and counted, by that. What the kernel holds for who stops is bounded. */
+/* The kernel ends the connection of a peer that has vanished without a word, a little later than the write deadline. So
+ * a client that only stops reading is cut off, and counted, by the deadline. UNSENT_BYTES bounds what the kernel holds
+ * for such a client. */
 static void watch_peer(const struct http_server *s, int fd) {
     set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES);
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -83,7 +84,8 @@ static void connection_changed(void *server, struct MHD_Connection *mhd, void **
         conn_close(*context);
 }
 
-/* MHD_AcceptPolicyCallback: beyond what is answered with 503, connections are closed as they come. */
+/* MHD_AcceptPolicyCallback. OVER_LIMIT / 2 connections beyond the limit get 503; further ones are closed as they
+ * come. */
 static enum MHD_Result may_connect(void *server, const struct sockaddr *address, socklen_t bytes) {
     struct http_server *s = server;
     (void)address, (void)bytes;

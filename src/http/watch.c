@@ -9,9 +9,9 @@
 #include "http/internal.h"
 
 enum {
-    SLOW_BODY_BYTES = 1024,  /* a second, at least */
-    SLOW_BODY_GRACE_S = 8,   /* the rate is looked at behind it */
-    LINGER_BYTES = 32 << 20, /* are read of a refused body at most */
+    SLOW_BODY_BYTES = 1024,  /* so many bytes of a body must come in each second, on average */
+    SLOW_BODY_GRACE_S = 8,   /* the average is not looked at before so many seconds */
+    LINGER_BYTES = 32 << 20, /* so many bytes of a refused body are read at most */
     PING_S = 15,
 };
 
@@ -26,18 +26,18 @@ void watch_close(struct http_server *s) {
     if (s->hangup_fd >= 0) close(s->hangup_fd);
 }
 
-/* The set forgets a descriptor when it is closed. */
+/* Nothing takes a connection out of the epoll set: the kernel does when the descriptor is closed. */
 void watch_add(struct http_server *s, struct conn *c) {
     struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLET, .data.ptr = c};
     if (epoll_ctl(s->hangup_fd, EPOLL_CTL_ADD, c->fd, &ev) != 0)
-        c->half_closed = true; /* not watched: not waited for */
+        c->half_closed = true; /* nobody would notice that the client leaves, so the server never waits for it */
 }
 
 static void hung_up(struct conn *c, uint32_t events) {
     struct http_exchange *x = c->x;
     c->half_closed = true;
     if (!x || x->gone) return;
-    /* A reply that is there is still sent to who has only closed his half. */
+    /* A client that has only closed its half still gets a whole reply that is under way. */
     if (x->phase == PHASE_WAITING || (x->phase == PHASE_REPLY && x->more) || (events & (EPOLLHUP | EPOLLERR)))
         exchange_lose(x);
 }
@@ -93,7 +93,8 @@ static void look_at_exchange(struct conn *c, struct http_exchange *x, int64_t no
     }
 }
 
-/* Reads what clients still send that were refused, so that they read the reply before they are reset. */
+/* Reads what refused clients still send. Closing a socket with unread bytes would reset the connection, and the client
+ * could lose the reply. */
 static void read_lingering(struct http_server *s, int64_t now) {
     char waste[16 << 10];
     for (int i = 0; i < s->n_linger; i++) {

@@ -242,7 +242,7 @@ static int64_t get_int(const struct config *c, const struct config_key *k) {
     return is_narrow(k) ? *(const int *)field(c, k) : *(const int64_t *)field(c, k);
 }
 
-/* Whether every allowed value fits the field. */
+/* True: every allowed value fits the field. */
 static bool fits_field(const struct config_key *k) {
     if (k->type != CONFIG_INT || !is_narrow(k)) return true;
     const struct number_interval r = parse_interval(k->allowed);
@@ -531,7 +531,7 @@ static enum status check_text(const struct yaml *y, struct err *e) {
                 (unsigned char)y->text[i]);
 }
 
-/* Whether two quotes of single-quoted text ('' each) meet: nothing between them, or only the end of a line. */
+/* True: two quotes of single-quoted text ('' each) meet: nothing between them, or only the end of a line. */
 static bool quotes_meet(const char *p, size_t n) {
     bool one = false, space = false, line = false; /* behind one, with this since */
     for (size_t i = 0; i < n; i++) {

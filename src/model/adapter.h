@@ -27,8 +27,8 @@ struct adapter_shape {
     int rank; /* 1..4096 */
     float alpha;
     unsigned parts; /* of enum adapter_part; 0: ADAPTER_LAYERS */
-    /* Of each expert of a mixture, whose alpha / rank is the same. 0: rank / experts a token, at least 1. -1: no part
-     * of the MLP. A model without experts takes 0 alone (ST_INVALID). */
+    /* The rank of each expert of a mixture; alpha / rank is as for the others. 0: rank divided by the experts of a
+     * token, at least 1. -1: the MLP has no LoRA, in any layer. ST_INVALID: not 0 in a model without experts. */
     int expert_rank;
 };
 
@@ -51,9 +51,9 @@ enum status model_adapter_save(const struct model *m, int index, const char *pef
  * for others, model_adapter_save says it then. */
 enum expert_files { EXPERT_FILES_AUTO, EXPERT_FILES_EACH, EXPERT_FILES_FUSED };
 enum status model_expert_files(struct model *m, enum expert_files how, struct err *e) MUST_USE;
-/* Gives up its memory, and its file at rest; what a KV cache holds of it cannot be gone on with. */
+/* Gives up the adapter's memory, and its file at rest. Sequences of a KV cache that went through it cannot go on. */
 void model_adapter_drop(struct model *m, int index);
-bool model_adapter_there(const struct model *m, int index); /* whether rows may ask for it, once it is awake */
+bool model_adapter_there(const struct model *m, int index); /* true: rows may go through it, once it is awake */
 int model_adapter_count(const struct model *m);             /* every index lies below this number */
 
 /* The same for the own adapter. Init and load take the place of the one that is there, which is gone also where they
@@ -80,7 +80,7 @@ struct train_set {
     const struct param *param; /* [n] */
     int n;
     bool base;   /* true: it is all of the base */
-    float *g;    /* all gradients in one slab, with zeros in its gaps; NULL: not prepared */
+    float *g;    /* all gradients in one slab, with zeros in its gaps; NULL: the set is not prepared */
     int64_t n_g; /* floats of the slab */
 };
 struct train_set model_train_set(const struct model *m, int adapter);

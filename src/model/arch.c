@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* The names that Llama began with and most dense decoders have. Those of q_norm and k_norm are used where the row says
- * qk_norm. */
+/* The names that Llama began with and most decoders have. A model has q_norm and k_norm only where its row says
+ * qk_norm, and the router and the experts only where its row says experts. Every row shares these names so far. */
 static const char *const llama_modules[N_MODULES] = {
     [MODULE_EMBED] = "model.embed_tokens",
     [MODULE_LN1] = "model.layers.*.input_layernorm",
@@ -117,7 +117,7 @@ const char *arch_short_name(const struct arch *a, enum arch_module at) {
 }
 
 int arch_layer(const struct arch *a, const char *tensor) {
-    const char *layers = a->module[MODULE_Q];
+    const char *layers = a->module[MODULE_Q]; /* All modules of a layer have the same words in front of its number. */
     const size_t front = strcspn(layers, "*");
     if (strncmp(tensor, layers, front) != 0) return -1;
     int layer = -1;

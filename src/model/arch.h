@@ -25,7 +25,7 @@ enum arch_module {
     MODULE_K_NORM,
     MODULE_LN2, /* in front of the MLP */
     MODULE_FINAL_NORM,
-    MODULE_ROUTER, /* of a mixture of experts, whose experts have the next three each */
+    MODULE_ROUTER, /* of a mixture of experts; each expert has one of each of the next three */
     MODULE_EXPERT_GATE,
     MODULE_EXPERT_UP,
     MODULE_EXPERT_DOWN,
@@ -38,11 +38,14 @@ struct arch {
     const char *type;     /* "qwen3": model_type, for files without architectures */
     const char *chat;     /* the family of its chat templates (text/chat.h); NULL: none is known */
     const char *const
-        *module;         /* [N_MODULES] names; * stands for the number of the layer, a second one for an expert's */
-    bool qkv_bias;       /* true: the projections q, k and v have a bias */
-    bool qk_norm;        /* true: each head of q and k is normalised before the rotary embedding */
-    bool experts;        /* true: layers may be mixtures of experts, as config.json says */
-    bool sliding_window; /* true: the key of this name alone says that layers see a window of positions */
+        *module;   /* [N_MODULES] names; * stands for the number of the layer, a second one for an expert's */
+    bool qkv_bias; /* true: the projections q, k and v have a bias; a config.json that says otherwise is refused */
+    bool qk_norm;  /* true: each head of q and k is normalised before the rotary embedding */
+    bool experts;  /* true: layers may be mixtures of experts, as config.json says */
+    /* true: a number at config.json's key sliding_window makes layers see a window of positions, and is refused when
+     * the window is shorter than the context. false: the key says nothing by itself; use_sliding_window: true, which
+     * every row refuses, would turn it on. */
+    bool sliding_window;
     int32_t default_positions; /* max_position_embeddings, where config.json has none */
 };
 
@@ -55,17 +58,17 @@ void arch_list(const char *last, struct str *out);
 /* Appends the name of a module's tensor. With MODULE_Q, layer 3 and "weight" that is
  * "model.layers.3.self_attn.q_proj.weight". layer is not used for a module that lies in no layer. */
 void arch_tensor(const struct arch *a, enum arch_module at, int layer, const char *what, struct str *out);
-/* The same of one of the modules that each expert has. */
+/* Like arch_tensor, for a module that each expert has (MODULE_EXPERT_*): the name holds the expert's number, too. */
 void arch_expert_tensor(const struct arch *a, enum arch_module at, int layer, int64_t expert, const char *what,
                         struct str *out);
-/* The tensor that holds a module of all experts of a layer in some checkpoints, one behind the other:
- * "model.layers.3.mlp.experts.down_proj" of MODULE_EXPERT_DOWN. Gate and up lie in one, gate over up:
- * "model.layers.3.mlp.experts.gate_up_proj". */
+/* Appends the name of the tensor in which some checkpoints hold a module of all experts of a layer, one expert behind
+ * the other: "model.layers.3.mlp.experts.down_proj" for MODULE_EXPERT_DOWN. MODULE_EXPERT_GATE and MODULE_EXPERT_UP
+ * share "model.layers.3.mlp.experts.gate_up_proj", where each expert's gate lies in front of its up. */
 void arch_fused_experts(const struct arch *a, enum arch_module at, int layer, struct str *out);
 /* What PEFT calls a site of LoRA among target_modules: "q_proj", "lm_head". */
 const char *arch_short_name(const struct arch *a, enum arch_module at);
-/* The number of the layer in the name of a tensor; -1 for a tensor of no layer. A number above a million is not read to
- * its end. */
+/* The number of the layer in the name of a tensor of any module; -1 for a tensor of no layer. From a number above a
+ * million only the leading digits are read, which is enough to be beyond every model's layers. */
 int arch_layer(const struct arch *a, const char *tensor);
 
 #endif

@@ -196,6 +196,15 @@ static enum status check_scales(const struct coded_matrix *m, int64_t blocks, co
     return ST_OK;
 }
 
+static enum status check_map(const struct coded_matrix *m, const char *name, struct err *e) {
+    for (int i = 0; i < NF4_CODES; i++)
+        if (m->map[i] != 0 && fabsf(m->map[i]) < CODED_SMALLEST_MAP)
+            return FAIL(e, ST_INVALID,
+                        "tensor \"%s.quant_map\": element %d is %g, expected 0 or a magnitude from %g on", name, i,
+                        (double)m->map[i], (double)CODED_SMALLEST_MAP);
+    return ST_OK;
+}
+
 static enum status read_nf4(const struct st_file *f, const char *name, int64_t rows, int64_t K, struct coded_matrix *m,
                             struct err *e) {
     const int64_t bytes = (rows * K + 1) / 2, dim[2] = {bytes, 1}, blocks = nf4_blocks(rows, K);
@@ -209,6 +218,7 @@ static enum status read_nf4(const struct st_file *f, const char *name, int64_t r
     TRY(read_state(f, name, rows, K, nested, &m->offset, e));
     nf4_room(m, blocks, nested, &map, &scale, &tables);
     TRY(vector_beside(f, name, ".quant_map", NF4_CODES, 1, map, e));
+    TRY(check_map(m, name, e));
     if (nested) {
         const int64_t groups = format_blocks(blocks, NF4_NESTED);
         TRY(vector_beside(f, name, ".nested_absmax", groups, CODED_LARGEST_SCALE, scale, e));

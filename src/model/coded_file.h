@@ -13,7 +13,7 @@
 /* The format that quantization_config of a config.json says, FORMAT_F32 where there is none. ST_UNSUPPORTED names a key
  * whose value is not read here. */
 enum status coded_config(const json_t *config, const char *where, enum weight_format *out, struct err *e) MUST_USE;
-/* Whether the weight `name` is in codes of this format; false for FORMAT_F32. */
+/* True: the weight `name` is in codes of this format; false for FORMAT_F32. */
 bool coded_in_file(const struct st_file *f, const char *name, enum weight_format format);
 /* The length of the name of the weight to whose codes a tensor belongs, as a scale or a table: its own name begins with
  * that. 0: it is called like none. */

@@ -340,6 +340,13 @@ static void e_map(struct tensors *t, const char *name, struct coded_matrix *m) {
     map[4] = 1e30f;
     find(t, name, ".quant_map")->data = map;
 }
+static void e_small_map(struct tensors *t, const char *name, struct coded_matrix *m) {
+    if (!is_gate(name)) return;
+    float *map = own(t, xmalloc(sizeof nf4_map));
+    memcpy(map, m->map, sizeof nf4_map);
+    map[9] = -0.9f * CODED_SMALLEST_MAP;
+    find(t, name, ".quant_map")->data = map;
+}
 static void e_nested(struct tensors *t, const char *name, struct coded_matrix *m) {
     (void)t;
     if (is_gate(name)) ((float *)(uintptr_t)m->nested)[0] = 1e20f;
@@ -368,6 +375,7 @@ static void test_bad_files(void **state) {
                {FORMAT_NF4, e_block, {GATE ".quant_state", "blocksize: 128"}},
                {FORMAT_NF4, e_type, {GATE ".quant_state", "quant_type: \"fp4\""}},
                {FORMAT_NF4, e_map, {GATE ".quant_map", "element 4"}},
+               {FORMAT_NF4, e_small_map, {GATE ".quant_map", "element 9 is -9e-08"}},
                {FORMAT_NF4, e_nested, {GATE ".nested_absmax", "1e+20"}},
                {FORMAT_NF4, e_blocks, {GATE ".absmax", "[959]"}}};
     plain_model(in_tmp("plain"));

@@ -10,7 +10,7 @@
 struct declared {
     struct model *m;
     int cap_stored, cap_param;
-    bool in_layer; /* what is declared now is of a layer */
+    bool in_layer; /* true: what is declared now belongs to a layer */
 };
 
 /* A matrix [N,K] or a vector of n numbers. Memory is laid out in the order of these calls, and the place is filled by
@@ -34,7 +34,8 @@ const char *declared_name(struct model *m, enum arch_module at);
 int64_t declared_matrix_elements(const struct model *m);
 int64_t declared_held_bytes(const struct model *m);
 /* Chooses the formats of all matrices: codes for those that f has in codes, or, where m->codes says so, for all of the
- * layers; else m->plain. Without f no matrix is in codes yet. decoded: none shall be. ST_UNSUPPORTED names a tensor. */
+ * layers; else m->plain. Without f no matrix is in codes yet. decoded true: none
+ * becomes so. ST_UNSUPPORTED names a tensor. */
 enum status declared_choose(struct model *m, const struct st_file *f, bool decoded, struct err *e) MUST_USE;
 /* Takes the slab, once the formats of the matrices are chosen, and fills in all places. */
 enum status declared_lay_out(struct model *m, struct err *e) MUST_USE;

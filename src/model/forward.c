@@ -39,7 +39,7 @@ void model_head_forward(struct model *m, const struct lora_runs *l, struct tenso
 
 /* ---- training batch ---------------------------------------------------------------------------------------------- */
 
-/* Whether gradients will be made of a batch. Where anything is trained they are, unless it is forward_only. */
+/* True: gradients will be made of the batch: something is prepared for training, and the batch is not forward_only. */
 static bool is_trained_on(const struct model *m, const struct train_batch *b) {
     return !b->forward_only && (m->full || m->n_prepared > 0);
 }

@@ -139,7 +139,7 @@ void kv_share(struct kv_cache *kv, int dst_seq, int src_seq) {
 /* Of a sequence's tokens and those under way. */
 static int64_t length_ahead(const struct kv_seq *s) { return s->len + s->ahead; }
 
-/* Whether the last block of a sequence is begun and somebody else holds it, too: who writes must copy it first. */
+/* True: the sequence's last block is not full, and another sequence holds it, too: it must be copied before a write. */
 static bool must_copy(const struct kv_cache *kv, int seq) {
     const int64_t len = length_ahead(&kv->seq[seq]);
     return len % KV_BLOCK != 0 && kv->pool.block[table_of(kv, seq)[len / KV_BLOCK]].refs > 1;

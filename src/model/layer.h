@@ -26,7 +26,7 @@ struct layer_block {
     /* Takes out of s what backward needs of T rows of a layer, its input aside. This, with an s that only counts, is
      * how many bytes the block's activations are. trained: a backward pass will follow. */
     void (*keep)(const struct model *m, struct carve *s, int64_t T, bool trained, struct layer_acts *a);
-    /* Takes what a forward pass over T rows, and what a backward pass, uses in one layer after the other. */
+    /* Take out of s the scratch of a forward pass over T rows, and of a backward pass. All layers use the same. */
     void (*scratch)(const struct model *m, struct carve *s, int64_t T, struct pass *p);
     void (*scratch_back)(const struct model *m, struct carve *s, int64_t T, struct train_space *w);
     /* out = x + block(x) in layer i. In sampling out is x itself. out NULL: only what `keep` took is computed, which is
@@ -54,19 +54,20 @@ enum { LAYER_ANY = -1, LAYER_KINDS_MAX = 3 };
 /* ---- a whole layer ------------------------------------------------------------------------------------------------*/
 
 void layer_declare(struct declared *d, int i);
-/* keep of all blocks of layer i; with LAYER_ANY room for those of any layer. What the blocks behind the first read is
- * taken for each, or where training is not meant, it is x: the residual stream is then added to where it lies. */
+/* Calls keep for all blocks of layer i; with LAYER_ANY, takes room that serves any layer. x NULL (training): each
+ * block behind the first gets an array of its own for what it reads. Else (sampling) all blocks read x, the residual
+ * stream, and add to it in place. */
 void layer_keep(const struct model *m, struct carve *s, int i, int64_t T, float *x, struct layer_acts *a);
-/* scratch and scratch_back of every kind of block. */
+/* Call scratch and scratch_back of every kind of block. */
 void layer_scratch(const struct model *m, struct carve *s, int64_t T, struct pass *p);
 void layer_scratch_back(const struct model *m, struct carve *s, int64_t T, struct train_space *w);
-/* out NULL: up to what backward needs. */
+/* out NULL: only what backward needs is computed. */
 void layer_forward(struct model *m, int i, struct pass *p, const struct layer_acts *a, float *out);
 void layer_backward(struct model *m, int i, const struct layer_acts *a, struct tensor dx);
 
 /* ---- what blocks share ------------------------------------------------------------------------------------------- */
 
-/* Where a pass puts scale * x A^T of an input of LoRA: kept with the layer, or for the moment. */
+/* Where a pass puts scale * x A^T of an input of LoRA: into memory that is kept with the layer, or into scratch. */
 static inline void *xa_of(const struct pass *p, const struct layer_acts *a, enum lora_input input) {
     return a->xa[input] ? a->xa[input] : p->xa;
 }

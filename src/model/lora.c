@@ -47,7 +47,7 @@ struct lora_runs runs_within(const struct lora_runs *l, int64_t row, int64_t n, 
     return out;
 }
 
-/* Whether the first half goes in front of the base's product. */
+/* True: the first half of LoRA, x A^T, is computed in front of the base's product. */
 static bool lora_splits(const struct model *m) { return fused_lora_splits(m->be, m->act); }
 
 /* ---- groups -------------------------------------------------------------------------------------------------------*/
@@ -110,13 +110,13 @@ static void group_up(struct model *m, const struct lora *l, const struct lora_gr
     fused_lora_up(m->be, t, site, n);
 }
 
-/* Whether lora_begin has gone down already. */
+/* True: lora_begin computes x A^T; false: lora_forward does. */
 static bool goes_first(const struct model *m, const struct lora_runs *l, int layer, enum lora_input input) {
     return l->n == 1 && l->run[0].adapter->layer[layer].groups[input] == 1 && lora_splits(m);
 }
 
-/* The backend knows one xa at a time (tensor/backend.h): with several adapters or groups each goes both ways before the
- * next. */
+/* The backend knows one xa at a time (tensor/backend.h). With several adapters or groups, both halves of one are
+ * computed before those of the next. */
 void lora_begin(struct model *m, const struct lora_runs *l, int layer, enum lora_input input, struct tensor x,
                 void *xa) {
     if (!goes_first(m, l, layer, input)) return;
@@ -146,7 +146,7 @@ void lora_forward(struct model *m, const struct lora_runs *l, int layer, enum lo
 /* ---- backward -----------------------------------------------------------------------------------------------------
  * All rows of a batch that is trained on are of one adapter: check_batch in forward.c sees to it. */
 
-const struct lora *lora_trained_at(const struct model *m, int layer, enum lora_input input) {
+const struct lora *lora_in_pass(const struct model *m, int layer, enum lora_input input) {
     const struct adapter *ad = m->ts.of;
     return ad && ad->layer[layer].groups[input] > 0 ? &ad->layer[layer] : NULL;
 }
@@ -167,7 +167,7 @@ static void group_backward(struct model *m, const struct lora *l, const struct l
 }
 
 void lora_backward(struct model *m, int layer, enum lora_input input, struct tensor dy, void *xa, void *dt) {
-    const struct lora *l = lora_trained_at(m, layer, input);
+    const struct lora *l = lora_in_pass(m, layer, input);
     int n;
     if (!l) return;
     const struct lora_group *g = lora_groups(l, input, &n);
@@ -175,7 +175,7 @@ void lora_backward(struct model *m, int layer, enum lora_input input, struct ten
 }
 
 void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tensor x, void *dt) {
-    const struct lora *l = lora_trained_at(m, layer, input);
+    const struct lora *l = lora_in_pass(m, layer, input);
     int n;
     if (!l) return;
     const struct lora_group *g = lora_groups(l, input, &n);
@@ -189,7 +189,7 @@ void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tenso
  */
 void lora_dx(struct model *m, int layer, enum lora_input input, struct tensor dx, struct tensor dy,
              const struct weight *w, void *dt) {
-    const struct lora *l = lora_trained_at(m, layer, input);
+    const struct lora *l = lora_in_pass(m, layer, input);
     const bool first = l && m->act == DT_BF16;
     int n = 0;
     const struct lora_group *g = l ? lora_groups(l, input, &n) : NULL;

@@ -28,7 +28,7 @@ void lora_experts_forward(struct model *m, const struct lora_runs *l, int layer,
 void lora_experts_backward(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor dy,
                            void *xa, void *dt) {
     const struct expert_ops *ops = m->be->experts;
-    const struct lora *l = lora_trained_at(m, layer, input);
+    const struct lora *l = lora_in_pass(m, layer, input);
     const struct expert_places all = routing_places(r);
     int n = 0;
     const struct lora_group *g = l ? lora_groups(l, input, &n) : NULL;
@@ -50,7 +50,7 @@ void lora_experts_backward(struct model *m, int layer, enum lora_input input, co
 
 void lora_experts_a_grad(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor x,
                          void *dt) {
-    const struct lora *l = lora_trained_at(m, layer, input);
+    const struct lora *l = lora_in_pass(m, layer, input);
     int n = 0;
     const struct lora_group *g = l ? lora_groups(l, input, &n) : NULL;
     for (int k = 0; k < n; k++) {
@@ -65,7 +65,7 @@ void lora_experts_a_grad(struct model *m, int layer, enum lora_input input, cons
 void lora_experts_dx(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor dx,
                      struct tensor dy, const struct weight *w, void *dt) {
     const struct expert_ops *ops = m->be->experts;
-    const struct lora *l = lora_trained_at(m, layer, input);
+    const struct lora *l = lora_in_pass(m, layer, input);
     const struct expert_places all = routing_places(r);
     int n = 0;
     const struct lora_group *g = l ? lora_groups(l, input, &n) : NULL;

@@ -196,7 +196,7 @@ const char *name_in(const struct model *m, const struct st_file *f, const char *
     return strcmp(name, m->head_name) == 0 && !st_find(f, name) ? table : name;
 }
 
-/* Whether it is a matrix of the base. */
+/* True: p is a matrix of the base. */
 static bool of_base(const struct model *m, const struct param *p) {
     return p >= m->param && p < m->param + m->n_param && p->nd == 2;
 }

@@ -74,7 +74,7 @@ static const struct param *copied_param(const struct model *m, const char *tenso
     return NULL;
 }
 
-/* Whether n numbers are equal, to the accuracy of bfloat16 where one side is held in less than float32. */
+/* True: n numbers are equal, to the accuracy of bfloat16 where one side is held in less than float32. */
 static bool same_values(const float *a, const float *b, int64_t n, bool narrow) {
     for (int64_t i = 0; i < n; i++)
         if (a[i] != b[i] && !(narrow && st_f32_to_bf16(a[i]) == st_f32_to_bf16(b[i]))) return false;
@@ -137,8 +137,8 @@ static enum status check_others(const struct model *m, const struct adapter *ad,
 
 /* ---- ranks and alphas of their own --------------------------------------------------------------------------------*/
 
-/* Whether a key of a pattern means a module: it is a regular expression for the end of its name, behind a dot or at the
- * beginning. Patterns of PEFT are Python's; PCRE2 reads them alike. */
+/* *yes true: the key of a pattern means the module: it is a regular expression for the end of the module's name, behind
+ * a dot or at the beginning. Patterns of PEFT are Python's; PCRE2 reads them alike. */
 static enum status key_means(const char *key, const char *module, bool *yes, struct err *e) {
     CLEANUP_STR struct str pattern = STR_INIT;
     int code;
@@ -317,7 +317,8 @@ enum status model_adapter_load(struct model *m, const char *peft_dir, int *index
     return m->be->sync(m->be, e);
 }
 
-/* Whether a site is a module that PEFT is to adapt: not where it is a part of experts alone, which are parameters. */
+/* True: the site is a module that PEFT is to adapt. A site that only experts have is none: its matrices are parameters.
+ */
 static bool is_module(const struct model *m, int site, bool fused) {
     bool module = !fused || site == MODULE_HEAD;
     for (int i = 0; i < m->cfg.L && !module; i++) module = adapter_module(&m->cfg, site, i) == (enum arch_module)site;
@@ -347,7 +348,7 @@ static json_t *config_of(const struct model *m, const struct adapter *ad, bool f
     return j;
 }
 
-/* Whether all experts of a layer are to have one pair of tensors. */
+/* *fused true: all experts of a layer are to have one pair of tensors. */
 static enum status choose_files(const struct model *m, const struct adapter *ad, bool *fused, struct err *e) {
     const bool asked = m->expert_files == EXPERT_FILES_FUSED, some = adapter_expert_rank(m, ad) > 0;
     *fused = some && (asked || (m->expert_files == EXPERT_FILES_AUTO && ad->fused));

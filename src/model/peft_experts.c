@@ -102,7 +102,7 @@ bool fused_experts_named(const struct model *m, const char *name) {
     return false;
 }
 
-/* Whether gate and up have columns of their own in B. */
+/* *yes true: gate and up have columns of their own in B. */
 static enum status apart(const struct model *m, const struct st_tensor *b, bool *yes, struct err *e) {
     const int64_t E = m->cfg.E, F = m->cfg.moe_F, cols = b->dim[1], R = cols / E;
     CLEANUP_FREE float *host = xmalloc((size_t)b->numel * sizeof *host);
@@ -351,7 +351,7 @@ static void say_site(const struct model *m, const struct adapter *ad, int layer,
     }
 }
 
-/* Whether a site has one rank and alpha in all mixtures, and whether these are those of all modules. */
+/* True: each site has one rank and alpha in all mixtures. *usual true: these are those of all modules. */
 static bool sites_alike(const struct model *m, const struct adapter *ad, bool *usual) {
     bool alike = true;
     *usual = true;

@@ -7,10 +7,11 @@
 #include "base/fs.h"
 #include "base/hash.h"
 
-/* A run of n operators has a weight. The weights were chosen by how like the operators of what is found are to those of
- * the query (module_text_ops_similarity): 0.67 for the first three records of the built-in problems among 3,000 of the
- * generator's. Longer runs weigh more by themselves, because they are rarer. With weights 1, 1.5, 2 they drown the
- * operators (0.50), and identifiers of weight 0.5 drown both (0.46). */
+/* ngram_weight[n - 1] is the weight of a run of n operators, name_weight that of an identifier. They were chosen by a
+ * search of 3,000 generated records for each built-in problem: with these weights the operators of the first three
+ * records that are found have a similarity of 0.67 to the problem's (module_text_ops_similarity). Longer runs need no
+ * larger weight: they are rarer, so their idf is larger. With weights 1, 1.5 and 2 the longer runs outweigh the single
+ * operators (0.50); with identifiers of weight 0.5, these outweigh both (0.46). */
 enum { NGRAM = 3 };
 static const float ngram_weight[NGRAM] = {1.0f, 0.7f, 0.5f};
 static const float name_weight = 0.15f;
@@ -58,9 +59,10 @@ void lexical_embed(const struct lexical *x, const struct module_text *m, float *
     for (int i = 0, end; i < n; i = end) {
         for (end = i; end < n && f[end].hash == f[i].hash;) end++;
         const uint64_t h = f[i].hash;
-        const double tf = 1 + log((double)(end - i));
+        /* Features that share a bucket share its count, so idf may be too small. */
+        const double tf = 1 + log((double)(end - i)); /* grows with how often the module has the feature */
         const double idf = log((1.0 + (double)x->modules) / (1.0 + x->count[h % LEXICAL_BUCKETS])) + 1;
-        const uint64_t place = h / LEXICAL_BUCKETS; /* These are bits that the bucket does not use. */
+        const uint64_t place = h / LEXICAL_BUCKETS; /* the bits of h that do not choose the bucket */
         sum[place % LEXICAL_DIM] += (place / LEXICAL_DIM & 1 ? -1.0 : 1.0) * f[i].weight * tf * idf;
     }
     double norm = 0;

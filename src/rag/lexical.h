@@ -10,7 +10,8 @@
 
 enum { LEXICAL_DIM = 1024, LEXICAL_BUCKETS = 1 << 16 };
 
-/* How many modules have a feature, counted over a corpus. */
+/* Counts over a corpus. A feature belongs to bucket hash % LEXICAL_BUCKETS; count says how many modules have it, added
+ * up over the features of a bucket. */
 struct lexical {
     int64_t modules;
     uint32_t count[LEXICAL_BUCKETS];
@@ -22,6 +23,7 @@ void lexical_embed(const struct lexical *x, const struct module_text *m, float *
 
 /* The counts as a file of little-endian numbers: u64 modules, u32 count[LEXICAL_BUCKETS]. */
 enum status lexical_save(const struct lexical *x, const char *path, struct err *e) MUST_USE;
+/* ST_IO or ST_PARSE. */
 enum status lexical_load(const char *path, struct lexical *out, struct err *e) MUST_USE;
 
 #endif

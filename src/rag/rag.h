@@ -74,7 +74,7 @@ struct rag_query {
     const char *name;    /* of the problem ("19_ReLU"), or NULL */
     const char *backend; /* only records of this one; NULL: all */
     int k;
-    bool keep_copies; /* do not leave out solutions of the problem itself */
+    bool keep_copies; /* true: solutions of the problem itself are not left out */
 };
 struct rag_example {
     struct rag_record r; /* strings in the arena */

@@ -165,6 +165,10 @@ static void put_vector(const struct embedding *m, struct str *out, const float *
 
 static void reply(struct embedding *m, struct http_exchange *x) {
     struct str out = STR_INIT;
+    if (!m->call.finished) {
+        http_reply_error(x, 503, "draining", NULL, "the server is ending");
+        return;
+    }
     if (m->status != ST_OK) {
         http_reply_error(x, 500, "engine_error", NULL, "%s", m->err.msg);
         return;

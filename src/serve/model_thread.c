@@ -100,9 +100,9 @@ static void run_call(struct model_thread *t, struct model_call *c) {
     engine_pause(en);
     while (!engine_paused(en))
         if (engine_step(en, &working, &e) != ST_OK) log_error("model: %s", e.msg);
-    const bool done = c->run(c, &t->policy);
+    c->finished = c->run(c, &t->policy);
     engine_resume(en);
-    give_back(t, c, done);
+    give_back(t, c, c->finished);
 }
 
 /* Whoever waits for the device does not count as silent. */

@@ -44,6 +44,7 @@ double model_thread_silent_s(const struct model_thread *t);
 struct model_call {
     bool (*run)(struct model_call *c, struct policy *p);
     void (*done)(struct model_call *c);
+    bool finished;           /* true: run() has returned true */
     struct model_call *next; /* the thread's own */
 };
 void model_thread_call(struct model_thread *t, struct model_call *c);

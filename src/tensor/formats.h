@@ -78,10 +78,15 @@ static inline uint16_t coded_round(float x) {
     __builtin_memcpy(&u, &x, sizeof u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
-/* Largest scale that is taken: beyond it no weight of a language model lies. Products rely on it. */
+/* The limits that a file's scales and tables must keep. The products' fast ways rely on them.
+ * No scale is larger in magnitude than this one, which no weight of a language model needs: FP8's products multiply a
+ * scale by 2^120 first, which must not overflow. */
 #define CODED_LARGEST_SCALE 64.0f
-/* Smallest scale of FP8 other than 0: all weights are normal numbers then. */
+/* A scale is 0 or at least this, and an entry of NF4's table is 0 or at least CODED_SMALLEST_MAP in magnitude. Every
+ * weight is then 0 or a normal number, and instructions that take subnormal numbers for zero give the bits of others.
+ */
 #define CODED_SMALLEST_SCALE 1e-30f
+#define CODED_SMALLEST_MAP 1e-7f
 
 /* quantise.c */
 void fp8_quantise(const uint16_t *w, int64_t rows, int64_t K, struct pool *pool, struct coded_matrix *out);

@@ -15,11 +15,13 @@
  * of two bfloat16 are exact in float32. In every addition below subnormal operands and results count as zero (of their
  * sign); a reduction over an odd number of elements ends with a product of zeros. With a_i b_i the terms by ascending
  * index and s the sum, begun as for float32:
- *   pairs (avx512bf16, the order of vdpbf16ps: Intel SDM volume 2; avx512, avx2 and reference do the same with fused
- *       multiply-adds): for each pair (2i, 2i+1), the odd one first: s = fma(a_2i+1, b_2i+1, s), s = fma(a_2i, b_2i,
- * s). tiles (amx, tdpbf16ps): for each 32 terms, zeros behind the last, two sums from 0: even = fma(a_2i, b_2i, even)
- * and odd likewise for i = 0..15; then s = s + (even + odd). Both are E against ref_product_bf16 of src/cpu/naive.c
- * (the bits of a NaN aside), and I; they differ from each other in rounding. One order serves all numbers of rows.
+ *   - pairs (avx512bf16, the order of vdpbf16ps: Intel SDM volume 2; avx512, avx2 and reference do the same with fused
+ *     multiply-adds): for each pair (2i, 2i+1), the odd one first: s = fma(a_2i+1, b_2i+1, s), then
+ *     s = fma(a_2i, b_2i, s);
+ *   - tiles (amx, tdpbf16ps): for each 32 terms, with zeros behind the last one, two sums from 0:
+ *     even = fma(a_2i, b_2i, even) and odd likewise, for i = 0..15; then s = s + (even + odd).
+ * Both orders are E against ref_product_bf16 of src/cpu/naive.c (the bits of a NaN aside), and I; they differ from each
+ * other in rounding. A machine uses one of them for all numbers of rows.
  *
  * bf16 activations. A backend whose `act` is DT_BF16 takes and gives, in models with bf16 weights, these in bfloat16,
  * rounded once to nearest even: the outputs of rmsnorm (h), rope (q, k, and v behind them), attention (o), swiglu, and

@@ -1,3 +1,4 @@
+/* Finds added tokens as the tokenizers library of Hugging Face does, to the byte. */
 #include "text/added.h"
 
 #include <stdlib.h>
@@ -39,7 +40,7 @@ enum status added_finish(struct added_set *s, struct err *e) {
             memset(s->two[p[0]], 0xff, sizeof s->two[p[0]]);
         words |= s->tok[i].single_word;
     }
-    /* What Rust's regex crate takes for a word character. */
+    /* One word character, as \w means it in Rust's regex crate, which the tokenizers library uses. */
     return words ? splitter_create("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]", &s->word, e) : ST_OK;
 }
 
@@ -50,7 +51,7 @@ void added_free(struct added_set *s) {
     *s = (struct added_set){0};
 }
 
-/* The longest token at the start of p[0..n); NULL. */
+/* The longest token that begins at p and ends before p + n. NULL: there is none. */
 static const struct added_token *token_at(const struct added_set *s, const char *p, size_t n) {
     const unsigned char *u = (const unsigned char *)p;
     if (!has(s->first, u[0]) || (n > 1 && !has(s->two[u[0]], u[1]))) return NULL;
@@ -67,7 +68,7 @@ static const struct added_token *token_at(const struct added_set *s, const char 
     return NULL;
 }
 
-/* The beginning of the character that ends in front of p; p itself when there is none, or no UTF-8. */
+/* Where the character in front of p begins. p itself: the text begins there, or what is in front of it is no UTF-8. */
 static const char *char_before(const char *text, const char *p) {
     for (int k = 1; k <= 4 && p - k >= text; k++)
         if (utf8_char_len(p - k, (size_t)k) == (size_t)k) return p - k;
@@ -80,12 +81,14 @@ static void note_match(void *ctx, const char *p, size_t n, bool match) {
     *(bool *)ctx = match;
 }
 
+/* True: p[0..n), which is one character or nothing, is a word character. */
 static bool is_word(const struct added_set *s, const char *p, size_t n) {
     bool yes = false;
     if (n > 0) splitter_run(s->word, p, n, note_match, &yes);
     return yes;
 }
 
+/* True: no word character is in front of [begin, end) or behind it. */
 static bool stands_alone(const struct added_set *s, const char *text, size_t n, const char *begin, const char *end) {
     const char *before = char_before(text, begin);
     return !is_word(s, before, (size_t)(begin - before)) &&
@@ -111,7 +114,7 @@ void added_run(const struct added_set *s, const char *text, size_t n, added_fn *
             continue;
         }
         const char *from = p, *to = p + t->n;
-        p = to; /* what is stripped behind a token is looked through for tokens all the same */
+        p = to; /* in front of what rstrip adds below: a token of white space is found there, too, and overlaps */
         if (t->single_word && !stands_alone(s, text, n, from, to)) continue;
         if (t->lstrip) from = strip_left(text, from);
         if (t->lstrip && from < done) from = done;

@@ -11,7 +11,7 @@ struct added_token {
     size_t n;      /* at least 1 */
     int32_t id;
     bool lstrip, rstrip; /* true: white space before it, or behind it, goes with the token */
-    bool single_word;    /* true: not where a word character is in front of it or behind */
+    bool single_word;    /* true: it counts only where no word character is in front of it or behind it */
 };
 /* Tokens that are looked for in one pass. Zero: none. */
 struct added_set {
@@ -26,7 +26,8 @@ void added_add(struct added_set *s, struct added_token t);
 enum status added_finish(struct added_set *s, struct err *e) MUST_USE;
 void added_free(struct added_set *s);
 /* Calls fn for each token that is found in text[0..n) and for the text between, in order: id is -1 for text, which is
- * not empty. Of tokens that begin at one place the longest is found. One run at a time. */
+ * not empty. Of tokens that begin at one place the longest is found. A token may begin in the white space that the one
+ * before it took with rstrip: then fn gets these bytes twice. One run at a time. */
 typedef void added_fn(void *ctx, const char *p, size_t n, int32_t id);
 void added_run(const struct added_set *s, const char *text, size_t n, added_fn *fn, void *ctx);
 

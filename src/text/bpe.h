@@ -38,7 +38,7 @@ struct bpe {
     struct bpe_slot *by_pair; /* hash table (left, right) -> rank */
     size_t by_pair_cap, by_pair_len;
     int32_t byte_id[256];
-    bool whole_words; /* a word that is a token is taken as it is (Llama 3's ignore_merges) */
+    bool whole_words; /* true: a word that is a token is taken as it is (Llama 3's ignore_merges) */
     struct bpe_cached *cache;
     struct bpe_node *node; /* scratch of bpe_word */
     struct bpe_queued *heap;

@@ -78,7 +78,7 @@ enum status chat_style_choose(const char *renderer, const char *family, bool thi
 /* The style of the same templates in which the model thinks, or does not ("enable_thinking"); the style itself where
  * its template has no such switch. */
 enum chat_style chat_style_thinking(enum chat_style style, bool thinking);
-/* Whether a turn that CHAT_GENERATE begins is within a thought: what the model says first is the rest of it. */
+/* True: a turn that CHAT_GENERATE begins is within a thought, so the model's first words belong to the thought. */
 bool chat_opens_thought(enum chat_style style);
 /* Id of the token that ends a turn, or -1 where the tokenizer lacks it; without a style (N_CHAT_STYLES) that of ChatML.
  */

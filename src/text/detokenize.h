@@ -15,8 +15,8 @@ struct detokenize_options { /* what it points to is borrowed */
     const char *const *stop_strings;
     int n_stop_strings;
     int min_tokens;    /* a string that is complete with so many drawn tokens is none (struct sample_params) */
-    bool include_stop; /* what ends the text, a string or a token, is a part of it */
-    bool skip_special; /* special tokens that are drawn have no text */
+    bool include_stop; /* true: the string or token that ends the text is a part of it */
+    bool skip_special; /* true: special tokens that are drawn have no text */
 };
 
 enum detokenize_kind {

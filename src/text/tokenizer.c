@@ -86,7 +86,7 @@ static enum status load_normalizer(struct tokenizer *t, const json_t *j, struct 
     return FAIL(e, ST_UNSUPPORTED, "normalizer.type: \"%s\" is not supported; expected NFC or null", type_of(j));
 }
 
-/* Whether a spelling is in the byte-level alphabet; one that is not stands for itself. */
+/* True: the spelling is in the byte-level alphabet. One that is not stands for itself. */
 static bool is_spelled(const char *key, size_t n, const char *bytes, size_t n_bytes) {
     if (n != n_bytes || memcmp(key, bytes, n) != 0) return true;
     for (size_t i = 0; i < n; i++)

@@ -34,7 +34,7 @@ const struct ids *tokenizer_after(const struct tokenizer *t);
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct str *out);
 /* Bytes of one token; valid while the tokenizer is open. Unknown ids give length 0. */
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n);
-/* Whether it is an added token that is marked special: text without special tokens leaves it out. */
+/* True: the id is of an added token that is marked special. Text without special tokens leaves it out. */
 bool tokenizer_special(const struct tokenizer *t, int32_t id);
 /* Id of an added or ordinary token by its exact text (bytes, not the printable spelling of the files), or -1. */
 int32_t tokenizer_id(const struct tokenizer *t, const char *token);

@@ -9,7 +9,7 @@
 size_t utf8_char_len(const char *p, size_t n);
 /* Bytes at the start of p[0..n) that are well-formed UTF-8; n when all are. */
 size_t utf8_valid_prefix(const char *p, size_t n);
-/* Whether the well-formed character p[0..n) has the property White_Space. */
+/* True: the well-formed character p[0..n) has the property White_Space. */
 bool unicode_is_space(const char *p, size_t n);
 /* Any bytes to UTF-8, one after another: what is ill-formed becomes U+FFFD, one for each maximal subpart (Unicode 15,
  * section 3.9, the practice of the W3C). Begins as {0}. */
@@ -17,7 +17,7 @@ struct utf8_repair {
     char held[4]; /* of a character that is not complete */
     uint8_t n, need, lo, hi;
 };
-/* Whether byte b begins a character behind those before it; false: it goes on with one. */
+/* True: byte b begins a character behind those before it; false: it goes on with one. */
 bool utf8_repair_begins(const struct utf8_repair *r, char b);
 /* Appends what is complete with byte b; out may be NULL. */
 void utf8_repair_add(struct utf8_repair *r, char b, struct str *out);

@@ -131,6 +131,9 @@ refuses "a disk that is full" 1 'standard output: not all could be written' sh -
 check "a reader who goes early is no error" bash -c "set -o pipefail; '$KRL' man | head -n 1"
 check "completion of a command" test "$(complete_ kernelrl pro)" = problems
 check "of a key" test "$(complete_ kernelrl train learning_r)" = learning_rate=
+check "of a key of each command that takes some" sh -c "! grep -A1 -E '^        (demo|optimize|corpus|plan|score|sft|eval|generate)[)]' \
+    '$tmp/completion' | grep words= | grep -vq '[a-z]= '"
+check "of optimize's own" test "$(complete_ kernelrl optimize bud)" = budget=
 check "of an option" test "$(complete_ kernelrl build-rag-index --tri)" = --triton-only
 check "of a subcommand" test "$(complete_ kernelrl problems gen)" = generate
 check "of a choice" test "$(complete_ kernelrl verify --precision bf)" = bf16

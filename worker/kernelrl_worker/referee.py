@@ -18,7 +18,9 @@ from kernelrl_worker.gpu import Gpu
 from kernelrl_worker.problem import ProblemError, lacks_room
 from kernelrl_worker.sample import Pieces, Sample
 
-COMPAT_SEED, COMPAT_TRIALS = 42, 64  # KernelBench draws the seeds of its correctness trials so
+# KernelBench draws the seed of each correctness trial from a generator seeded with 42. It makes a few trials, 5 as it
+# comes; the verifier uses at most MODCASE_MAX_TRIALS of them, which is fewer than 64.
+COMPAT_SEED, COMPAT_TRIALS = 42, 64
 
 
 def compat_seeds():
@@ -34,12 +36,12 @@ class Referee:
         self.cases = {}
         self.gpu = Gpu()
         self.watched = []  # (handle, size, seed, device, sum) of blocks of an answer's memory
-        self.copies = []  # outputs of an answer on a GPU; None where there was nothing to copy
+        self.copies = []  # a GPU answer's outputs as do_copy found them: None for one out of reach, or judged already
         self.result = None  # memory into which the verifier copies a CPU answer's outputs
 
     def handle(self, op, request, channel):
         reply = self._attempt(op, request, channel)
-        # A judgement has used up what it was given, and makes room by itself.
+        # A judgement cannot be tried again: it takes self.copies apart. It makes room by itself (do_judge).
         if isinstance(reply, str) and op != "judge":
             self.make_room()
             reply = self._attempt(op, request, channel)
@@ -48,7 +50,7 @@ class Referee:
         return reply
 
     def _attempt(self, op, request, channel):
-        """The reply; a text, where the GPU has no room for it."""
+        """The reply, a dict; or a str, the error's text, when the GPU had no room to make it."""
         try:
             return getattr(self, "do_" + op)(request, channel)
         except ProblemError as error:
@@ -63,14 +65,15 @@ class Referee:
             raise ProblemError(text) from error
 
     def make_room(self):
-        """Drops whatever can be made again."""
+        """Gives back the GPU's memory that holds what can be made again: kept outputs of references, and scratch."""
         for case in self.cases.values():
             case.forget()
         self.gpu.scratch = None
         problem.give_back()
 
     def do_rest(self, _request, _channel):
-        """There is nothing to judge for a while, and others may need the memory. Says how much is kept."""
+        """Prepares for a while without judgements, in which others may need the memory. Says how much of it this
+        process goes on holding."""
         for case in self.cases.values():
             case.rest()
         self.copies = []
@@ -79,8 +82,9 @@ class Referee:
         return {"held_bytes": torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0}
 
     def do_device(self, request, _):
-        """Says what the GPU is. The request is also the sign that this process works on a GPU, where its address space
-        says nothing and is not limited."""
+        """Says what the GPU is. A process that is asked this works on a GPU; its limit on data (RLIMIT_DATA) is lifted,
+        because CUDA reserves far more addresses than it uses memory. The kernel of compare.py is compiled here, so that
+        no judgement waits for it."""
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
         compare.fused_error()
@@ -93,7 +97,7 @@ class Referee:
         }
 
     def do_free(self, _request, _channel):
-        """Says how much of the GPU's memory nobody has, after this process has dropped what it can do without."""
+        """Drops all that this process can do without, and says how much of the GPU's memory is free then."""
         self.gpu.close_all()
         self.make_room()
         free, total = torch.cuda.mem_get_info() if torch.cuda.is_initialized() else (0, 0)
@@ -141,7 +145,9 @@ class Referee:
     # ---- lanes ----
 
     def do_lane(self, request, channel):
-        """Makes or takes the memory of a lane: two parameter sets, then the slots."""
+        """Sets up the memory of a lane: two parameter sets, then the slots. On a CPU the verifier made it and sends its
+        descriptor; on a GPU it is made here, and the reply has the handle for others. Inputs that were staged count no
+        longer, because the lane that held them may go."""
         case = self.cases[request["problem"]]
         size = request["bytes"]
         if case.kind == "cpu":
@@ -180,9 +186,12 @@ class Referee:
         return {}
 
     def do_stage(self, request, _):
-        """Writes inputs. `timed`: both processes stand still, and nothing that they have left on the device may take
-        part in the turns that follow: neither what is still running, nor what has waited there for these inputs.
-        `watch`: blocks of the answer's memory, in which nothing may change until its call (do_watch)."""
+        """Writes inputs into slots of lanes. The answer's and the reference's processes stand still meanwhile.
+        `timed`: timed calls follow, and work that these processes have left on the device must not overlap with them.
+        The device has to be at rest before the inputs are written (or else work still runs) and after (or else work was
+        waiting for the inputs to appear); "busy" in the reply is true when it was not.
+        `watch`: blocks of the answer's memory that must not change before its call. Their sums are taken before the
+        inputs are written; do_watch compares."""
         case = self.cases[request["problem"]]
         guarded = request["timed"] and case.kind == "cuda"
         rested = not guarded or self.gpu.rests(case.device)
@@ -196,10 +205,11 @@ class Referee:
         return {"busy": not rested}
 
     def do_at_rest(self, request, _):
+        """Says whether work is still running on the device: "busy" is true then."""
         return {"busy": not self.gpu.rests(self.cases[request["problem"]].device)}
 
     def do_watch(self, _request, _channel):
-        """Says whether watched memory has changed since it was staged."""
+        """Says whether a watched block has changed since do_stage took its sum."""
         changed = any(self.gpu.sum(*block) != before for *block, before in self.watched)
         self.watched = []
         self.gpu.keep_open()
@@ -211,7 +221,7 @@ class Referee:
         return {}
 
     def do_let_go(self, _request, _channel):
-        """The answer ends."""
+        """Closes what was opened of the answer's memory, because the answer is about to end."""
         self.gpu.close_all()
         return {}
 
@@ -222,8 +232,11 @@ class Referee:
         return {}
 
     def do_copy(self, request, _):
-        """Copies an answer's outputs as they are now; the answer stands still. With a seed, pieces are copied of those
-        that are large and lie in memory as one expects."""
+        """Copies an answer's outputs as they are now; the answer stands still. With a seed, only pieces that the seed
+        chooses are copied of an output that is large and contiguous ("dense").
+        `fresh`: what was opened for earlier calls is closed first. "kept" in the reply is true when some output was
+        read through a block that had been opened for an earlier call. When such an output is wrong, the verifier takes
+        a second look with `fresh` before that counts: the answer may have freed that block and got another."""
         device = self.cases[request["problem"]].device
         if request["fresh"]:
             self.gpu.close_all()
@@ -286,7 +299,7 @@ class Referee:
 
     @staticmethod
     def _judge(case, request, entry, got):
-        """None: there was no room."""
+        """The verdict; None when the GPU had no room to judge."""
         try:
             return case.judge(request["lane"], entry, got, request["hardened"], request["seed"])
         except RuntimeError as error:

@@ -48,7 +48,7 @@ static void table_room(struct plan16 *p, int64_t n) {
     p->h_table = xrealloc(p->h_table, (size_t)p->cap_table * sizeof *p->h_table);
 }
 
-/* Whether the past of sequence i is that of an earlier one, o, which has none itself. */
+/* True: the past of sequence i is in sequence o, an earlier one, which has no past itself. */
 static bool holds_past(const struct attn_seq *seq, int o, int i) {
     return o < i && seq[o].row == seq[i].past_row && seq[o].past == 0 && seq[o].len >= seq[i].past;
 }

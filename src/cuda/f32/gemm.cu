@@ -1,18 +1,20 @@
-/* The matrix product behind linear, linear_dx and linear_dw. Tiles of c stand in registers; strips of a and b are
- * double-buffered in shared memory. One thread walks over the reduction index of an output, in ascending order, one FMA
- * a step. Splitting it over threads would be faster for linear_dw, and would change the bits. */
+/* The float32 matrix product c = a b (kernels.h, cu_gemm) behind the ops linear, linear_dx and linear_dw. A block of
+ * threads computes a tile of c and keeps it in registers; it copies strips of a and b into two buffers of shared memory
+ * in turn. Each number of c belongs to one thread, which adds up its products over k in ascending order, by one fused
+ * multiply-add (FMA) a step. Dividing k among threads would be faster for linear_dw, and would change the bits. */
 #include "cuda/shared/group.cuh"
 
 struct gemm_args {
     struct cu_gemm g;
     int64_t tiles_n;
-    int vec_a, vec_b, vec_c; /* true: access to 16 bytes at a time is possible. */
+    int vec_a, vec_b, vec_c; /* true: the matrix may be read and written 16 bytes at a time */
 };
 
-/* One strip of an operand: ROWS rows (of c's m or n) by BK steps. THREADS threads copy it from global memory, through
- * registers, into s[BK][ROWS+4]. KC: the reduction index is contiguous in memory. */
+/* One strip of a or b: ROWS of its indices m or n, and BK of its indices k. THREADS threads copy it from global memory,
+ * through registers, into s[BK][LD]; what is outside of the matrix becomes 0. KC true: neighbours along k are
+ * neighbours in memory; false: neighbours along m or n are. */
 template <int ROWS, int BK, int THREADS, bool KC> struct strip {
-    static constexpr int QUADS = ROWS * BK / 4 / THREADS;
+    static constexpr int QUADS = ROWS * BK / 4 / THREADS; /* of 4 floats, for each thread */
     static constexpr int LD = ROWS + 4;
     static_assert(QUADS * THREADS * 4 == ROWS * BK, "threads must share a strip evenly");
     float4 reg[QUADS];
@@ -25,8 +27,8 @@ template <int ROWS, int BK, int THREADS, bool KC> struct strip {
             const int64_t r = r0 + (KC ? q / (BK / 4) : q % (ROWS / 4) * 4);
             const int64_t k = k0 + (KC ? q % (BK / 4) * 4 : q / (ROWS / 4));
             const float *src = KC ? p + r * ld + k : p + k * ld + r;
-            const bool in = KC ? r < rows : k < K; /* The index that is not contiguous. */
-            /* How many elements are left along the contiguous index. */
+            const bool in = KC ? r < rows : k < K; /* the row in memory exists */
+            /* How many elements are left in that row. */
             const int64_t left = in ? (KC ? K - k : rows - r) : 0;
             float4 v = make_float4(0, 0, 0, 0);
             if (vec && left >= 4) {
@@ -57,7 +59,8 @@ template <int ROWS, int BK, int THREADS, bool KC> struct strip {
     }
 };
 
-/* A thread's N rows (or columns) of a tile that is BLOCK wide, in groups of up to 4 neighbours. */
+/* Which N rows (or columns) of a tile of BLOCK rows (or columns) thread t has: N / W groups of W neighbours each, of
+ * which at(t, i) is number i. The threads' groups of 16 bytes lie side by side, so that a read of them is fast. */
 template <int N, int BLOCK> struct frag {
     static constexpr int W = N < 4 ? N : 4;
     static __device__ __forceinline__ int at(int t, int i) { return i / W * (BLOCK / (N / W)) + t * W + i % W; }
@@ -75,6 +78,7 @@ template <int N, int BLOCK> struct frag {
     }
 };
 
+/* Computes a tile of BM x BN, of which each thread has TM x TN. AK and BKC: KC of the strips of a and of b. */
 template <int BM, int BN, int BK, int TM, int TN, int MIN_BLOCKS, bool AK, bool BKC>
 static __device__ __forceinline__ void gemm_tile(const struct gemm_args &args, int64_t tile) {
     constexpr int THREADS = BM / TM * (BN / TN);
@@ -118,7 +122,8 @@ static __device__ __forceinline__ void gemm_tile(const struct gemm_args &args, i
             rb.load(g.b, g.ldb, n0, g.N, k0 + BK, g.K, args.vec_b, tid);
         }
         const float *pa = sa[buf], *pb = sb[buf];
-        /* An unfinished strip stops at K: one more step of 0*0 would turn a sum of -0 into +0. */
+        /* The last strip may be longer than what is left of k. Its steps stop at K: a further step would add 0*0, and
+         * turn a sum of -0 into +0. */
         if (k0 + BK <= g.K) {
 #pragma unroll
             for (int k = 0; k < BK; k++) {
@@ -143,7 +148,7 @@ static __device__ __forceinline__ void gemm_tile(const struct gemm_args &args, i
                     for (int j = 0; j < TN; j++) acc[i][j] = fmaf(fa[i], fb[j], acc[i][j]);
             }
         }
-        if (more) { /* The other buffer was last read before the previous barrier. */
+        if (more) { /* no thread reads the other buffer any more: its last reads were in front of the last barrier */
             ra.store(sa[buf ^ 1], tid);
             rb.store(sb[buf ^ 1], tid);
         }
@@ -184,8 +189,8 @@ static int run(const struct cu_dev *d, struct gemm_args args) {
     return LAUNCH(kernel, tiles, BM / TM * (BN / TN), 0, d->stream, args);
 }
 
-/* Picks the largest tile with which every multiprocessor still gets one. Big tiles fetch less, small ones fill the
- * device. */
+/* Picks the largest tile that makes at least one tile for each multiprocessor; where none does, the smallest. Large
+ * tiles read a and b less often; small ones keep more multiprocessors at work. The bits are the same. */
 template <bool AK, bool BKC> static int pick(const struct cu_dev *d, const struct gemm_args &args) {
     const int64_t M = args.g.M, N = args.g.N;
     if (ceil_div(M, 128) * ceil_div(N, 128) >= d->sm_count) return run<128, 128, 16, 8, 8, 2, AK, BKC>(d, args);
@@ -217,6 +222,7 @@ static __global__ void __launch_bounds__(128, 4) gemm_group_kernel(struct gemm_a
     gemm_tile<GROUP_ROWS, GROUP_COLS, 32, 2, 4, 4, true, BKC>(args, t.tile * args.tiles_n + blockIdx.x % args.tiles_n);
 }
 
+/* The sum over an expert's rows, for CU_GEMM_TN, which always accumulates: an expert without rows changes nothing. */
 static __global__ void __launch_bounds__(128, 4)
     gemm_group_rows_kernel(struct gemm_args args, const struct cu_group e, int64_t tiles) {
     const int64_t x = blockIdx.x / tiles, lo = e.lo[x], rows = e.hi[x] - lo;

@@ -275,7 +275,7 @@ bool coded_few_of(const struct weight *w, struct cu_coded_few *out);
 /* That kernel for a product with p->codes: whether it can compute it, and the product, as a cudaError_t. */
 bool decode_takes(const struct cuda_backend *c, const struct lt_product *p);
 int decode_run(const struct cuda_backend *c, const struct lt_product *p);
-/* Whether p lies in that scratch: the kernel before may have written it. */
+/* True: p lies in that scratch, so the kernel before this one may have written it. */
 bool coded_is_expanded(const struct cuda_backend *c, const void *p);
 
 /* nccl.c: the ops of peers. */

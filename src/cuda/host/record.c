@@ -3,7 +3,8 @@
  *
  * In a replay every op is called as ever. It leaves its arrays where the recording reads them, and notes what it would
  * have launched, but launches nothing. If these notes differ from those of the recording, in any address or size, the
- * recording is dropped, and the caller asks for the pass once more. */
+ * recording is dropped, and pass_end returns false: the caller asks for the pass once more, which then runs as usual.
+ */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@ static uint64_t mix(uint64_t h, uint64_t x) {
     return h ^ (h >> 29);
 }
 
+/* The notes of a pass are one hash, p->sign. An op's name counts by its address, so `op` is a literal. */
 bool pass_note(struct cuda_backend *c, const char *op, const uint64_t *values, int n) {
     struct pass_state *p = &c->pass;
     if (c->profile && op) profile_mark(c, op);
@@ -45,8 +47,9 @@ void recordings_free(struct cuda_backend *c) {
     }
 }
 
-/* Finds or creates the recording of a key. When the table is full, it takes the place of the one that was asked for
- * longest ago. */
+/* Finds or creates the recording of a key. When the table is full, the new recording takes the place, and the device
+ * memory, of the recording whose last pass lies furthest back. The result is valid until the next call, which may move
+ * the table. */
 static struct recording *recording_of(struct cuda_backend *c, uint64_t key) {
     struct recording *old = NULL;
     for (int i = 0; i < c->n_recordings; i++) {
@@ -68,9 +71,9 @@ static struct recording *recording_of(struct cuda_backend *c, uint64_t key) {
     return r;
 }
 
-/* Prepares memory for the index arrays of a recording. On the host, the place is taken that the pass before last used,
- * once the device has read it. On the device the recording has its own memory, since copies to it happen in the
- * stream's order. */
+/* Prepares memory for the index arrays of a recording. On the host, passes use two places in turn: this one gets the
+ * place of the pass before last, and waits until the device has read what that pass left there. On the device one place
+ * is enough for each recording, because the stream copies to it only after the replay before has ended. */
 static bool arena_of(struct cuda_backend *c, struct recording *r) {
     struct arenas *a = &c->arenas;
     void *host = NULL, *dev = NULL;
@@ -96,7 +99,9 @@ void pass_begin(struct backend *be, uint64_t key) {
     r->serial = p->serial;
     p->results_n = c->results.n;
     p->results_used = c->results.used;
-    /* The first pass with a key is run as usual: it finds and grows everything that a recording must find in place. */
+    /* The first pass with a key is run as usual: it finds and grows everything that a recording must find in place. A
+     * pass is also run as usual while results of earlier ops wait to be read, because a recording has the addresses of
+     * results in it, and these depend on how many wait. */
     if (r->never || r->seen++ == 0 || p->results_n > 0) return;
     if (!cuda_ok(c, "pass", cudaSetDevice(c->device)) || !arena_of(c, r)) return;
     if (r->exec) {
@@ -106,13 +111,14 @@ void pass_begin(struct backend *be, uint64_t key) {
     }
 }
 
-/* Takes the pass back: nothing of it has happened. Returns true after an error, since asking for the pass again would
- * not help. */
+/* Takes back what the pass has noted; the device has done nothing of it. What pass_end returns: false asks the caller
+ * for the pass again, and true ends it after an error, which asking again would not mend. The next pass with this key
+ * runs as usual (seen), and lists that were made for this pass are not taken for the next one's (serial, plan16_of). */
 static bool undo(struct cuda_backend *c) {
     c->results.n = c->pass.results_n;
     c->results.used = c->pass.results_used;
     c->pass.rec->seen = 0;
-    c->pass.abort = false; /* Ops outside of a pass are not held back. */
+    c->pass.abort = false; /* It would hold back ops outside of passes, too. */
     c->pass.serial++;
     return c->error[0] != 0;
 }
@@ -135,7 +141,8 @@ static bool finish_capture(struct cuda_backend *c, struct recording *r) {
     if (p->abort || rc != cudaSuccess || c->error[0]) {
         cudaGetLastError();
         if (graph) cudaGraphDestroy(graph);
-        if (!p->abort && !c->error[0]) r->never = true; /* Some op in this pass cannot be recorded. */
+        /* CUDA refused: some op in this pass cannot be recorded. (After an abort pass_stage has set never.) */
+        if (!p->abort && !c->error[0]) r->never = true;
         return undo(c);
     }
     const bool ok = cuda_ok(c, "pass", cudaGraphInstantiate(&r->exec, graph, 0));
@@ -183,13 +190,15 @@ bool pass_stage(struct cuda_backend *c, size_t bytes, struct host_stage *s) {
     return true;
 }
 
-/* An array that was sent in this pass already is not sent again: all layers share the positions. */
+/* An array that was sent in this pass already is not sent again: all layers share the positions. It is known by its
+ * address and size, so the caller leaves it as it is until pass_end. */
 void *pass_send(struct cuda_backend *c, const char *op, const void *src, size_t bytes) {
     struct pass_state *p = &c->pass;
     struct sent *old = NULL;
     for (int i = 0; p->open && i < p->n_sent; i++) {
         if (p->sent[i].src != src || p->sent[i].bytes != bytes) continue;
-        /* In the ring it stays until the host comes back to the half that it lies in. */
+        /* A recording's memory keeps the array for the whole pass. The ring overwrites it when the host comes back to
+         * the half in which it lies: that is the second turn from then on. */
         if (p->mode != PASS_RUN || c->ring.turns - p->sent[i].turns < 2) return p->sent[i].dev;
         old = &p->sent[i];
     }

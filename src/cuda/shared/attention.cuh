@@ -1,8 +1,12 @@
 /* The pieces of attention that forward and gradient share: staging of tiles in shared memory, and the two products of a
  * tile. 256 threads stand in a 16 x 16 grid (ty, tx).
  *
- * Thread (ty, tx) owns rows ty*NR + i of a tile. In a score tile it owns the columns tx + 16*j, so that the sixteen
- * threads of one ty are the sixteen lanes of tensor/ops.h. In an output tile it owns the columns 4*tx + 64*n + e. */
+ * Thread (ty, tx) owns rows ty*NR + i of a tile, for i < NR. In a score tile, whose columns are keys, it owns the
+ * columns tx + 16*j, so that the sixteen threads of one ty are the sixteen lanes of tensor/ops.h. In an output tile,
+ * whose columns are the head's dimensions, it owns the quads of columns 4*tx + 64*n + e, for e < 4, so DP is a multiple
+ * of 64.
+ *
+ * Nothing here synchronises: callers do between staging and use. */
 #ifndef KERNELRL_CUDA_SHARED_ATTENTION_CUH
 #define KERNELRL_CUDA_SHARED_ATTENTION_CUH
 
@@ -41,8 +45,9 @@ static __device__ __forceinline__ void stage_rows(float *s, int64_t rows, int64_
     }
 }
 
-/* Copies keys j0.. of a cache. They lie in one block, whose keys begin at kt. The block is transposed: neighbouring
- * threads read neighbouring keys. */
+/* Copies keys [j0, j0 + ROWS) of a cache into s[ROWS][LD], with zeros for keys from n on and behind K. j0 is a multiple
+ * of ROWS, so all of them lie in one block. kt is that block's keys, transposed: [K][KV_BLOCK]. Hence neighbouring
+ * threads take neighbouring keys, which lie side by side. */
 template <int ROWS, int DP, int LD>
 static __device__ __forceinline__ void stage_cached_keys(float *s, const float *kt, int64_t j0, int64_t n, int64_t K) {
     static_assert(KV_BLOCK % ROWS == 0, "a tile of keys lies in one block");
@@ -53,7 +58,8 @@ static __device__ __forceinline__ void stage_cached_keys(float *s, const float *
     }
 }
 
-/* acc[i][j] = a[row] . b[column], over K rounded up to a quad, in ascending order. */
+/* acc[i][j] = a[row] . b[column], one FMA a step in ascending order. The sum runs over `quads` quads: behind K both
+ * operands have zeros, which change no bit. */
 template <class T>
 static __device__ __forceinline__ void dot_tile(float (&acc)[T::NR][T::NC], const float *a, const float *b, int quads) {
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -83,8 +89,8 @@ static __device__ __forceinline__ void dot_tile(float (&acc)[T::NR][T::NC], cons
     }
 }
 
-/* acc[i][4n+e] += the sum of p[row][step] v[step][column] over `steps`, rounded up to a quad (with zeros behind), in
- * ascending order. */
+/* acc[i][4n+e] += p[row][step] v[step][column] for each step in ascending order, one FMA each. `steps` is rounded up to
+ * a multiple of 4; from `steps` on, p and v have zeros. */
 template <class T>
 static __device__ __forceinline__ void add_tile(float (&acc)[T::NR][T::ND], const float *p, const float *v, int steps) {
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -124,14 +130,17 @@ static __device__ __forceinline__ void each_output(const float (&acc)[T::ND], in
         }
 }
 
+/* The row of key j in the tensors of new rows and of past ones: the first `past` keys lie from past_row on, the others
+ * from row on. */
 static __device__ __forceinline__ int64_t key_row(int64_t row, int64_t past, int64_t past_row, int64_t j) {
     return j < past ? past_row + j : row + (j - past);
 }
 
 /* kv_pad_dim of tensor/ops.h, on the device. */
 static __device__ __forceinline__ int64_t padded_dim(int64_t K) { return (K + 15) & ~(int64_t)15; }
-/* How many quads hold K floats. All operands have rows that can be read 16 bytes at a time. */
+/* How many quads hold K floats. */
 static __device__ __forceinline__ int quads_of(int64_t K) { return (int)((K + 3) / 4); }
+/* stage_rows' vec: nonzero when the rows of m can be read 16 bytes at a time. */
 static inline int mat_vec(struct cu_mat m, int64_t K) { return aligned16(m.p, m.ld) && K % 4 == 0; }
 
 /* Raises a kernel's limit of shared memory when the kernel needs more than every kernel may have. Returns a

@@ -47,7 +47,7 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, unsigned parity
 static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at_shared(b)) : "memory");
 }
-/* Whether this thread is the one of its warp. */
+/* True: this is the one thread of its warp that acts for all. */
 static __device__ __forceinline__ bool elected() {
     unsigned is;
     asm volatile("{ .reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p; }" : "=r"(is));

@@ -1,18 +1,18 @@
-/* Products of the rows of many experts in one launch. How many rows an expert has is known on the device alone. So as
- * many blocks are launched as any choice of experts needs, and each finds out what it does. */
+/* Products of the rows of many experts in one launch. The host does not know how many rows each expert has. So it
+ * launches as many blocks as any choice of experts can need, and each block finds out which tile is its own. */
 #ifndef KERNELRL_CUDA_SHARED_GROUP_CUH
 #define KERNELRL_CUDA_SHARED_GROUP_CUH
 
 #include "cuda/shared/device.cuh"
 
 struct group_tile {
-    int expert;       /* of those of the group; -1: this block has nothing to do */
-    int64_t lo, rows; /* its rows */
+    int expert;       /* its index in cu_group; -1: this block has nothing to do */
+    int64_t lo, rows; /* the expert's first row, and how many it has */
     int64_t tile;     /* the number of the block's tile among the expert's */
 };
 
-/* Tiles of `high` rows, those of an expert together: what tile number `at` is. All threads of a block must call it, and
- * get the same. */
+/* Each expert's rows are cut into tiles of `high` rows, and the tiles of all experts are numbered in their order. Gives
+ * tile number `at`. All threads of a block must call it, and get the same. */
 static __device__ __forceinline__ struct group_tile group_find(const struct cu_group &g, int64_t at, int high) {
     __shared__ int found[2];
     if (threadIdx.x == 0) found[0] = -1;
@@ -44,7 +44,7 @@ static __device__ __forceinline__ struct group_tile group_find(const struct cu_g
     return t;
 }
 
-/* No choice of experts makes more tiles. */
+/* The largest number of tiles that any choice of experts for so many rows can make. */
 static inline int64_t group_tiles(const struct cu_group &g, int64_t rows, int high) {
     return rows / high + (g.n < rows ? g.n : rows);
 }

@@ -48,7 +48,7 @@ struct cu_gemm {
     float *c;
     int64_t lda, ldb, ldc;
     const float *bias; /* [N], or NULL. */
-    int accumulate;
+    int accumulate;    /* true: init is the old c; bias is NULL then */
     int64_t M, N, K;
 };
 int cu_gemm(const struct cu_dev *d, enum cu_gemm_kind kind, const struct cu_gemm *g);
@@ -62,9 +62,10 @@ struct cu_group {
     int64_t stride;               /* of gradients: from the matrix of one expert to the next, in floats */
     const void *w[CU_GROUP_MOST]; /* device memory; of gradients: none */
 };
-/* For each expert the product of its rows, which counts from its first one: c and a begin at row 0 of all experts'
- * rows, of which there are M; b is replaced by the expert's matrix. With TN instead: K is the number of all rows, a and
- * b begin at row 0, and c is the first expert's gradient. Bits are those of cu_gemm. */
+/* A product for each expert, with the bits of cu_gemm.
+ * NT and NN: of the M rows of a, rows [lo[i], hi[i]) times the matrix w[i] are the same rows of c; b is not read.
+ * TN: the products of rows [lo[i], hi[i]) of a and of b are added to the gradient of expert i, which lies i * stride
+ * floats behind c. K is the number of all rows, and accumulate is true. */
 int cu_gemm_group(const struct cu_dev *d, enum cu_gemm_kind kind, const struct cu_gemm *g, const struct cu_group *e);
 
 /* rows.cu. rstd is scratch of one float a row (rmsnorm_grad), or a row and head (rope_grad). partial is scratch of

@@ -38,10 +38,11 @@ struct sample_entry {
 
 struct sample_journal {
     char *path;
-    int fd; /* -1: it could not be written to, and is not any more */
+    int fd; /* -1: a write has failed, and nothing is written any more; `data` is still read */
     struct actor_policy inner;
     const uint64_t *weights;
-    char *data; /* what the file held when it was opened */
+    char *
+        data; /* what the file held when it was opened: only these samples are found; later ones are for the next run */
     struct sample_entry *entry;
     size_t n; /* sorted by key */
     int64_t replayed;
@@ -60,7 +61,7 @@ static uint64_t checksum(const char *record, size_t bytes) {
 
 /* ---- the file -----------------------------------------------------------------------------------------------------*/
 
-/* Finds the records. Returns where what can be read ends. */
+/* Lists the records in `data` up to the first that is torn or wrong, sorted. Returns where the last good one ends. */
 static size_t read_records(struct sample_journal *j, size_t len) {
     size_t at = sizeof(struct file_head), cap = 0;
     struct record_head h;
@@ -133,7 +134,7 @@ void sample_journal_clear(struct sample_journal *j) {
 
 int64_t sample_journal_replayed(const struct sample_journal *j) { return j->replayed; }
 
-/* A sample that was cancelled is none. */
+/* Writes a sample down, unless it was cancelled: that depends on the caller, and another run may let it end. */
 static void append(struct sample_journal *j, const struct sample_key *key, const struct sample *s) {
     struct record_head h = {.key = *key, .n = s->n, .stop = (int32_t)s->stop};
     CLEANUP_STR struct str r = STR_INIT;
@@ -172,10 +173,12 @@ static bool find(struct sample_journal *j, const struct sample_key *key, struct 
 
 /* ---- requests -----------------------------------------------------------------------------------------------------*/
 
+/* true: key_of() covers all that the request says, and a record can hold all that it asks for. */
 static bool is_plain(const struct request *r) {
     const struct sample_params *p = &r->params;
-    return !r->sink && !r->top_logprobs && !r->n_logprob_ids && !r->prompt_logprobs && r->adapter == ADAPTER_OWN &&
-           !p->n_logit_bias && !p->n_allowed_ids && !p->n_bad_words;
+    return !r->sink && !r->top_logprobs && !r->n_logprob_ids && !r->prompt_logprobs && !r->prompt_ranks &&
+           !r->tempered_logprobs && r->adapter == ADAPTER_OWN && !p->n_logit_bias && !p->n_allowed_ids &&
+           !p->n_bad_words;
 }
 
 static void add_array(struct str *s, const void *p, size_t n, size_t element) {
@@ -183,7 +186,9 @@ static void add_array(struct str *s, const void *p, size_t n, size_t element) {
     str_add(s, p ? p : "", p ? n * element : 0);
 }
 
-/* All that a plain request says, but for which and how many samples it asks for. */
+/* The key of a plain request's samples, but for `number`. It covers everything in the request that decides a sample's
+ * bits; which samples are asked for, and how many at once, decides none. Lengths stand in front of arrays, so that no
+ * two requests give the same text. */
 static struct sample_key key_of(const struct request *r, uint64_t weights) {
     const struct sample_params *p = &r->params;
     CLEANUP_STR struct str s = STR_INIT;
@@ -200,7 +205,8 @@ static struct sample_key key_of(const struct request *r, uint64_t weights) {
     return k;
 }
 
-/* A call on its way: what is not on record is asked for, and goes to its place as it comes. */
+/* A call of sample_journal_run(). Samples on record are in `out` at once; the others are asked of inner, and move to
+ * their places in `out` one by one as they are finished, so that a killed run loses only unfinished ones. */
 struct sample_call {
     struct sample_journal *j;
     struct sample *out;     /* the caller's */
@@ -216,25 +222,27 @@ struct sample_call {
     void *ctx;
 };
 
+/* Takes the samples that are on record, and makes requests of the others: a request for each run of consecutive
+ * numbers, because inner draws a sample by its number, whichever request asks for it. */
 static void divide(struct sample_call *c, const struct request *req, int n_req) {
     int64_t at = 0;
     for (int i = 0; i < n_req; i++) {
         struct sample_key key = key_of(&req[i], *c->j->weights);
-        bool runs = false;
+        bool open = false; /* true: the sample before this one is the last of c->req */
         for (int k = 0; k < req[i].n_samples; k++, at++) {
             key.number = req[i].first + k;
             if (find(c->j, &key, &c->out[at])) {
                 c->replayed++;
                 c->replayed_tokens += c->out[at].n;
-                runs = false;
+                open = false;
                 continue;
             }
-            if (!runs) {
+            if (!open) {
                 c->req[c->n_req] = req[i];
                 c->req[c->n_req].first = req[i].first + k;
                 c->req[c->n_req++].n_samples = 0;
             }
-            runs = true;
+            open = true;
             c->req[c->n_req - 1].n_samples++;
             c->key[c->n] = key;
             c->place[c->n++] = at;
@@ -242,7 +250,7 @@ static void divide(struct sample_call *c, const struct request *req, int n_req) 
     }
 }
 
-/* Samples that are there go to the caller, and are written down. */
+/* Finished samples go to the caller, and are written down. Inner sets a sample's ids when the sample is finished. */
 static void move(struct sample_call *c) {
     for (int i = 0; i < c->n; i++) {
         if (c->moved[i] || !c->drawn[i].ids) continue;
@@ -260,7 +268,8 @@ static bool on_progress(void *ctx, int64_t tokens, int done, int total) {
     return !c->progress || c->progress(c->ctx, tokens + c->replayed_tokens, c->done + c->replayed, total + c->replayed);
 }
 
-/* What inner left in its places when all is over. */
+/* Ends a call. After ST_OK the caller gets the remaining samples, too; after a failure, when inner has none left, it
+ * gets none: those that it had are freed. */
 static void finish(struct sample_call *c, enum status st, int64_t total) {
     if (st == ST_OK) move(c);
     for (int i = 0; i < c->n && st == ST_OK; i++)

@@ -168,6 +168,19 @@ static void only_what_is_missing_is_asked_for(void **state) {
     CHECK(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err));
     assert_int_equal(d.drawn, SAMPLES);
     for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
+    /* So does what asks for other log-probabilities than those on record. */
+    make(req);
+    req[2].tempered_logprobs = true;
+    d = (struct drawer){0};
+    CHECK(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err));
+    assert_int_equal(d.drawn, SAMPLES);
+    for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
+    make(req);
+    req[2].prompt_ranks = true;
+    d = (struct drawer){0};
+    CHECK(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err));
+    assert_int_equal(d.drawn, SAMPLES);
+    for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
     /* A failure is the caller's, and leaves nothing. */
     make(req);
     req[0].params.seed = 9;

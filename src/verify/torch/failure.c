@@ -55,7 +55,7 @@ void run_lost(struct torch_answer *r, enum modrun_result result, const char *whe
     }
 }
 
-/* Sends a request without content, whose reply says nothing. True: the process has done what it says. */
+/* Sends a request that has no arguments and no result. True: the process reports that it has done what was asked. */
 static bool obeys(struct modrun *m, const char *text, double timeout_s) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
@@ -63,8 +63,9 @@ static bool obeys(struct modrun *m, const char *text, double timeout_s) {
     return modrun_call(m, &q, -1, timeout_s, &reply, NULL) == MODRUN_OK;
 }
 
-/* The answer's process has said that its kernels cannot be listed, and has been ended. This is the control: whether
- * kernels can be listed in a process that has run nothing of an answer's. */
+/* true: a process that runs no answer can list the kernels that it launches. run_failed() asks when an answer's
+ * process, which has been ended, reported that it could not. One success counts for the judge's whole life; after a
+ * failure the next call tries again. */
 static bool lists_kernels(struct torch_answer *r) {
     struct module_judge *j = r->j;
     if (atomic_load(&j->lists_kernels)) return true;
@@ -91,7 +92,8 @@ void run_failed(struct torch_answer *r, const json_t *reply, const char *where) 
                                                 : OUTCOME_EXCEPTION;
     VERDICT_SAY(v, "%s%s%s", where, *where ? ": " : "", error ? error : "no message");
     if (!kind || strcmp(kind, "trouble") != 0 || !on_gpu(r->j)) return;
-    run_end(r); /* An answer may say this, too. It is our trouble only if a process without an answer has the same. */
+    /* An answer can forge this reply. It is our trouble only if a process without an answer has the same trouble. */
+    run_end(r);
     v->outcome = lists_kernels(r) ? OUTCOME_NO_KERNEL_RAN : OUTCOME_INFRASTRUCTURE;
 }
 
