@@ -533,6 +533,14 @@ static double *seconds_of(const struct columns *c) {
     return s;
 }
 
+/* Numbers of a chart: six digits, or null. */
+static void put_short(struct str *out, size_t i, double v) {
+    if (isfinite(v))
+        str_addf(out, "%s%.6g", i > 0 ? "," : "", v);
+    else
+        str_adds(out, i > 0 ? ",null" : "null");
+}
+
 static void put_series(const struct columns *c, const double *seconds, const char *name, size_t points,
                        struct str *out) {
     const struct column *col = column_of(c, name);
@@ -544,10 +552,10 @@ static void put_series(const struct columns *c, const double *seconds, const cha
     for (size_t i = 0; i < n; i++) js_put_i64(out, NULL, c->step[col->line[at[i]]]);
     js_end(out, ']');
     js_begin(out, "seconds", '[');
-    for (size_t i = 0; i < n; i++) js_put_f64(out, NULL, seconds[col->line[at[i]]]);
+    for (size_t i = 0; i < n; i++) put_short(out, i, seconds[col->line[at[i]]]);
     js_end(out, ']');
     js_begin(out, "value", '[');
-    for (size_t i = 0; i < n; i++) js_put_f64(out, NULL, col->value[at[i]]);
+    for (size_t i = 0; i < n; i++) put_short(out, i, col->value[at[i]]);
     js_end(out, ']');
     js_end(out, '}');
     free(at);
@@ -774,6 +782,11 @@ static int64_t put_found(int dir, const struct view_rows *r, const struct view_w
     return (int64_t)end;
 }
 
+static bool wants_all(const struct view_query *q) {
+    return q->step_from <= 0 && q->step_to == INT64_MAX && !q->problem && !q->outcome && !q->class && !q->stop &&
+           !q->role && isnan(q->reward_min) && isnan(q->reward_max) && isnan(q->speedup_min) && isnan(q->speedup_max);
+}
+
 /* The matching rows behind the cursor, as many as fit. Returns how many stand in front of the next one; 0: no more
  * is there. */
 static int64_t put_page(struct view_rows *r, const struct view_wanted *w, int64_t n_matching, struct str *out) {
@@ -799,8 +812,8 @@ enum status view_episodes(struct run_view *v, const char *run, const struct view
     struct view_query bounded = *q;
     bounded.limit = i64_max(1, i64_min(q->limit, LIMIT_MAX));
     const struct view_wanted w = want(r, &bounded);
-    int64_t n = 0, next = 0;
-    for (size_t i = 0; i < r->n; i++) n += matches(&w, &r->row[i]);
+    int64_t n = wants_all(q) ? (int64_t)r->n : 0, next = 0;
+    for (size_t i = 0; i < r->n && !wants_all(q); i++) n += matches(&w, &r->row[i]);
     js_begin(out, NULL, '{');
     js_put_i64(out, "total", (int64_t)r->n);
     js_put_i64(out, "matches", n);

@@ -30,7 +30,7 @@ enum status view_state(struct run_view *v, const char *run, struct str *out, str
 enum status view_problem(const char *key, struct str *out, struct err *e) MUST_USE;
 /* {"series": {name: {"step": [], "seconds": [], "value": []}}}, seconds since the run began, steps alone, of names with
  * commas between them. A series of more than `points` values keeps the least and the greatest of each of points / 2
- * intervals, so that no spike is lost. */
+ * intervals, so that no spike is lost. Values and seconds have six digits. */
 enum status view_metrics(struct run_view *v, const char *run, const char *names, int64_t points, struct str *out,
                          struct err *e) MUST_USE;
 /* All values of these metrics as CSV, a line a step that has one of them; NULL: all metrics. */
