@@ -32,7 +32,7 @@ struct things {
 
 static struct things make_things(void) {
     struct things a = {.session = new_session()};
-    const struct batch b = {.loss = "cross_entropy", .seed = 1, .n = 1};
+    const struct asked_batch b = {.loss = "cross_entropy", .seed = 1, .n = 1};
     a.model = new_model(a.session, 0, ALL_PARTS);
     const struct answer p = train(a.model, 1, &b);
     (void)result_of(&p);
@@ -167,7 +167,7 @@ static void test_quotas(void **state) {
     (void)state;
     open_with_keys();
     const char *s = new_session();
-    const struct batch b = {.loss = "cross_entropy", .seed = 1, .n = 30};
+    const struct asked_batch b = {.loss = "cross_entropy", .seed = 1, .n = 30};
     tinker_options.key_models = 1;
     const char *m = new_model(s, 0, ALL_PARTS);
     EXPECT(done(make_model(s, 1, ALL_PARTS)), 200, "as many as it may have");
@@ -213,8 +213,8 @@ static bool waits(const struct answer *promise) {
 static void test_training_takes_turns(void **state) {
     (void)state;
     open_with_keys();
-    const struct batch large = {.loss = "cross_entropy", .seed = 1, .n = 100},
-                       his = {.loss = "cross_entropy", .seed = 2, .n = 100};
+    const struct asked_batch large = {.loss = "cross_entropy", .seed = 1, .n = 100},
+                             his = {.loss = "cross_entropy", .seed = 2, .n = 100};
     const char *s = new_session();
     struct answer p[4];
     const char *m[4];

@@ -226,7 +226,7 @@ static inline void put_tensor(struct str *datum, const char *name, int dtype, co
 }
 
 /* What a batch is made of: text i of a seed, with weights or advantages of its own. */
-struct batch {
+struct asked_batch {
     const char *loss;
     int seed, n, soft; /* soft: targets a row, 0: one */
     bool forward, spoiled /* a log-probability that makes the loss infinite */;
@@ -237,7 +237,7 @@ static inline int32_t token(int seed, int text, int at) {
     return 10 + (int32_t)(hash_bytes(&(int[]){seed, at < 4 ? 0 : text, at}, 3 * sizeof(int), 1) % 2000);
 }
 
-static inline void put_datum(struct str *out, const struct batch *b, int text) {
+static inline void put_datum(struct str *out, const struct asked_batch *b, int text) {
     CLEANUP_STR struct str datum = STR_INIT, chunk = STR_INIT, encoded = STR_INIT;
     const bool likelihood = strcmp(b->loss, "cross_entropy") == 0;
     const int K = b->soft > 0 ? b->soft : 1;
@@ -264,7 +264,7 @@ static inline void put_datum(struct str *out, const struct batch *b, int text) {
     proto_put_bytes(out, 3, datum.p, datum.len);
 }
 
-static inline struct str training_body(const char *model, int seq, const struct batch *b) {
+static inline struct str training_body(const char *model, int seq, const struct asked_batch *b) {
     struct str s = STR_INIT;
     proto_put_text(&s, 1, model);
     proto_put_varint(&s, 2, (uint64_t)seq);
@@ -275,7 +275,7 @@ static inline struct str training_body(const char *model, int seq, const struct 
 }
 
 #define PROTO_HEADER "Content-Type: application/x-protobuf\r\n"
-static inline struct answer train(const char *model, int seq, const struct batch *b) {
+static inline struct answer train(const char *model, int seq, const struct asked_batch *b) {
     CLEANUP_STR struct str s = training_body(model, seq, b);
     const int fd = join();
     send_all(fd, "POST", "forward_backward", PROTO_HEADER, s.p, s.len);
@@ -307,7 +307,7 @@ static inline double loss_in(const struct wire_output *o) {
 
 /* Log-probabilities of a batch as the model is now: a number of all its weights. */
 static inline struct wire_output look(const char *model, int seq) {
-    const struct batch b = {"cross_entropy", 1, 3, .forward = true};
+    const struct asked_batch b = {"cross_entropy", 1, 3, .forward = true};
     return read_output(done(train(model, seq, &b)));
 }
 

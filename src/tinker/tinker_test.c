@@ -50,8 +50,8 @@ static void test_start_up(void **state) {
 
 /* A reference run of calls in order, and the same calls sent as networks do. */
 static void order_of_calls(const char *model, int variant) {
-    const struct batch one = {.loss = "cross_entropy", .seed = 1, .n = 3},
-                       two = {"importance_sampling", 2, 4, .shift = 0.2f};
+    const struct asked_batch one = {.loss = "cross_entropy", .seed = 1, .n = 3},
+                             two = {"importance_sampling", 2, 4, .shift = 0.2f};
     struct answer p[6];
     switch (variant) {
     case 0: /* one after the other */
@@ -111,11 +111,11 @@ static void test_failures_leave_gradients(void **state) {
     (void)state;
     open_all(4);
     const char *s = new_session();
-    const struct batch fine = {"importance_sampling", 2, 4, .shift = 0.2f},
-                       bad = {"importance_sampling", 5, 5, .shift = 0.1f, .spoiled = true},
-                       unknown = {.loss = "nope", .seed = 2, .n = 1},
-                       stable = {.loss = "stable_reinforce", .seed = 2, .n = 1},
-                       custom = {.loss = "custom", .seed = 2, .n = 1};
+    const struct asked_batch fine = {"importance_sampling", 2, 4, .shift = 0.2f},
+                             bad = {"importance_sampling", 5, 5, .shift = 0.1f, .spoiled = true},
+                             unknown = {.loss = "nope", .seed = 2, .n = 1},
+                             stable = {.loss = "stable_reinforce", .seed = 2, .n = 1},
+                             custom = {.loss = "custom", .seed = 2, .n = 1};
     struct wire_output want = {0};
     for (int i = 0; i < 2; i++) {
         const char *m = new_model(s, i, ALL_PARTS);
@@ -156,8 +156,8 @@ static void test_forward_and_zstd(void **state) {
     open_all(4);
     const char *s = new_session();
     const char *a = new_model(s, 0, ALL_PARTS), *b = new_model(s, 1, ALL_PARTS);
-    const struct batch soft = {"cross_entropy", 3, 2, .soft = 3},
-                       soft_forward = {"cross_entropy", 3, 2, .soft = 3, .forward = true};
+    const struct asked_batch soft = {"cross_entropy", 3, 2, .soft = 3},
+                             soft_forward = {"cross_entropy", 3, 2, .soft = 3, .forward = true};
     const struct wire_output trained = read_output(done(train(a, 1, &soft)));
     assert_true(trained.n == 2 && trained.datum[0].width == 3 && trained.datum[0].rows == N);
     const struct wire_output seen = read_output(done(train(b, 1, &soft_forward)));
@@ -193,7 +193,7 @@ static void test_gradients_through_the_wire(void **state) {
         for (size_t p = 0; p < (k == 0 ? ARRAY_LEN(parts) : 1); p++) {
             const char *m = new_model(s, number++, parts[p]);
             /* ratios inside of ppo's clip; cispo's carry no gradient, so its value is compared near one point */
-            const struct batch b = {losses[k], 4, 3, .shift = 0.01f};
+            const struct asked_batch b = {losses[k], 4, 3, .shift = 0.01f};
             const struct wire_output before = read_output(done(train(m, 1, &b)));
             CLEANUP_JSON json_t *j = NULL;
             const struct answer a = done(optim(m, 2, "\"learning_rate\":1e4,\"beta1\":0,\"beta2\":0,\"eps\":1e8"));
@@ -251,7 +251,7 @@ static void test_parts_that_are_trained(void **state) {
     open_all(4);
     const char *s = new_session();
     for (int i = 0; i < (int)ARRAY_LEN(cases); i++) {
-        const struct batch b = {.loss = "cross_entropy", .seed = 1, .n = 3};
+        const struct asked_batch b = {.loss = "cross_entropy", .seed = 1, .n = 3};
         const char *m = new_model(s, i, cases[i].lora);
         int moved;
         EXPECT(done(train(m, 1, &b)), 200, "loss:sum");
@@ -298,7 +298,7 @@ static void test_sampler_and_trainer_agree(void **state) {
     (void)state;
     open_all(4);
     const char *s = new_session(), *m = new_model(s, 0, ALL_PARTS);
-    const struct batch b = {.loss = "cross_entropy", .seed = 1, .n = 3};
+    const struct asked_batch b = {.loss = "cross_entropy", .seed = 1, .n = 3};
     int seq = 1;
     for (int round = 0; round < 3; round++) {
         EXPECT(done(train(m, seq++, &b)), 200, "loss:sum");
@@ -448,7 +448,7 @@ static void test_checkpoints(void **state) {
     (void)state;
     open_all(4);
     const char *s = new_session(), *m = new_model(s, 0, ALL_PARTS);
-    const struct batch b = {.loss = "cross_entropy", .seed = 1, .n = 3}, c = {"ppo", 6, 2, .shift = 0.1f};
+    const struct asked_batch b = {.loss = "cross_entropy", .seed = 1, .n = 3}, c = {"ppo", 6, 2, .shift = 0.1f};
     EXPECT(done(train(m, 1, &b)), 200, "loss:sum");
     EXPECT(done(optim(m, 2, USUAL)), 200, "grad_norm");
     const char *save =
@@ -547,7 +547,7 @@ static void test_ends(void **state) {
     open_all(1);
     const char *s = new_session(), *other = new_session();
     const char *m = new_model(s, 0, ALL_PARTS), *kept = new_model(other, 0, ALL_PARTS);
-    const struct batch b = {.loss = "cross_entropy", .seed = 1, .n = 20};
+    const struct asked_batch b = {.loss = "cross_entropy", .seed = 1, .n = 20};
     const struct answer p = train(m, 1, &b), late = optim(m, 3, USUAL); /* call 2 never comes */
     const char *poll = arena_printf(&memory, "{\"request_id\":\"%s\"}", member(&late, "request_id"));
     const int fd = join();
@@ -616,7 +616,7 @@ static void see_end(const char *session, const char *model, int sampler, struct 
  * same promises for calls that are sent again, and no step is made twice. */
 static void restart_often(int keep) {
     char s[64], m[80], id[100];
-    const struct batch b = {.loss = "cross_entropy", .seed = 1, .n = 5}, c = {"ppo", 6, 3, .shift = 0.1f};
+    const struct asked_batch b = {.loss = "cross_entropy", .seed = 1, .n = 5}, c = {"ppo", 6, 3, .shift = 0.1f};
     struct wire_output o;
     struct seen want = {0}, got = {0};
     keep_s = keep;
