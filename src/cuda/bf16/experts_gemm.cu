@@ -11,9 +11,9 @@
 #include "cuda/shared/group.cuh"
 
 enum { STRIP = 64, CHUNKS = STRIP / 8, THREADS = 128 };
-enum ways { FORWARD, GATES, BACK };
+enum grouped_way { FORWARD, GATES, BACK };
 
-struct experts_args {
+struct grouped {
     struct cu_gemm16 g;
     int64_t tiles_n;
     int pairs; /* true: two neighbours of c are aligned to their size */
@@ -29,7 +29,7 @@ static __device__ __forceinline__ int across_k(int k, int chunk, int cols) {
 }
 
 /* Two neighbours of an output. */
-static __device__ __forceinline__ void put_two(const struct experts_args &a, int64_t m, int64_t n, float x, float y) {
+static __device__ __forceinline__ void put_two(const struct grouped &a, int64_t m, int64_t n, float x, float y) {
     const struct cu_gemm16 &g = a.g;
     if (g.alpha != 0.0f) x = g.alpha * x, y = g.alpha * y;
     if (g.c16) {
@@ -57,9 +57,9 @@ static __device__ __forceinline__ void put_two(const struct experts_args &a, int
 template <int BM, int BN, int STAGES> constexpr int shared_bytes() { return STAGES * (BM + BN) * STRIP * 2; }
 
 /* GATES: of W's 2N rows the upper N make the gates, the lower N what they gate; in a tile eights of both take turns. */
-template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, ways WAY>
+template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, grouped_way WAY>
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
-    experts_kernel(const struct experts_args args, const struct cu_group e) {
+    experts_kernel(const struct grouped args, const struct cu_group e) {
     static_assert(BM / WM * (BN / WN) == THREADS / 32, "a tile is shared by the warps");
     enum { MT = WM / 16, NT = WN / 8, X_ROWS = BM / (THREADS / CHUNKS), W_TURNS = BN / (THREADS / CHUNKS) };
     enum { COLS = WAY == GATES ? BN / 2 : BN, ACROSS = BN / 8, DOWN = THREADS / ACROSS };
@@ -184,8 +184,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 /* ---- launching ----------------------------------------------------------------------------------------------------
  */
 
-template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, ways WAY>
-static int start(const struct cu_dev *d, struct experts_args a, const struct cu_group *e) {
+template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, grouped_way WAY>
+static int start(const struct cu_dev *d, struct grouped a, const struct cu_group *e) {
     auto *kernel = experts_kernel<BM, BN, WM, WN, STAGES, BLOCKS, WAY>;
     constexpr int bytes = shared_bytes<BM, BN, STAGES>();
     const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -196,7 +196,7 @@ static int start(const struct cu_dev *d, struct experts_args a, const struct cu_
 
 /* The shape of a tile for so many rows an expert, in the mean. It changes no bits. */
 enum { FEW_ROWS = 6, SOME_ROWS = 80 };
-template <ways WAY> static int pick(const struct cu_dev *d, const struct experts_args &a, const struct cu_group *e) {
+template <grouped_way WAY> static int pick(const struct cu_dev *d, const struct grouped &a, const struct cu_group *e) {
     if (a.g.M <= FEW_ROWS * e->n) return start<16, 64, 16, 16, 6, 3, WAY>(d, a, e);
     if (a.g.M <= SOME_ROWS * e->n) return start<64, 128, 64, 32, 4, 2, WAY>(d, a, e);
     return start<128, 128, 64, 64, 3, 2, WAY>(d, a, e);
@@ -213,7 +213,7 @@ extern "C" int cu_experts_takes(const struct cu_dev *d, const struct cu_gemm16 *
 extern "C" int cu_experts_gemm(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int gates) {
     if (g->M <= 0 || g->N <= 0 || g->K <= 0 || e->n <= 0) return 0;
     const int size = g->c16 ? 2 : 4;
-    const struct experts_args a = {*g, 0, ((uintptr_t)g->c & (uintptr_t)(2 * size - 1)) == 0 && g->ldc % 2 == 0};
+    const struct grouped a = {*g, 0, ((uintptr_t)g->c & (uintptr_t)(2 * size - 1)) == 0 && g->ldc % 2 == 0};
     if (gates) return pick<GATES>(d, a, e);
     return g->b.row == 1 && g->b.step != 1 ? pick<BACK>(d, a, e) : pick<FORWARD>(d, a, e);
 }
