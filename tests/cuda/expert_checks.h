@@ -110,12 +110,12 @@ static bool experts_as_on_cpu(struct backend *cpu, struct backend *gpu, int64_t 
 }
 
 /* In bfloat16, with results in it and in float32, added to what is there and not, forth and back: the products of all
- * rows have the bits of those of each row of x alone and, where `as_linear`, of what linear and linear_dx give of an
- * expert's rows. */
+ * rows have the bits of those of each row of x alone (of many rows: of two or three together) and, where `as_linear`,
+ * of what linear and linear_dx give of an expert's rows. */
 static bool experts_by_row(struct backend *gpu, int64_t T, int64_t E, int64_t k, int64_t N, int64_t depth,
                            bool as_linear) {
     enum { WAYS = 4, ALL = 0, ALONE = 1, LINEAR = 2 };
-    const int64_t P = T * k;
+    const int64_t P = T * k, run = 1 + T / 64;
     struct rng rng = rng_make(91, (uint64_t)(T + E));
     struct err e;
     uint16_t *m = xmalloc((size_t)(N * depth) * 2), *x = xmalloc((size_t)(P * (N + depth)) * 2);
@@ -151,8 +151,8 @@ static bool experts_by_row(struct backend *gpu, int64_t T, int64_t E, int64_t k,
             const struct tensor y = tensor_of(out, narrow ? DT_BF16 : DT_F32, P, cols);
             gpu->mem_zero(gpu, out, bytes);
             if (adds && cols <= N + depth && narrow) gpu->mem_copy(gpu, out, dx, bytes);
-            for (int64_t t = 0; i < LINEAR && t < (i == ALL ? 1 : T); t++) {
-                if (i == ALONE) gpu->experts->rows_of(gpu, alone, &r, t, 1);
+            for (int64_t t = 0; i < LINEAR && t < (i == ALL ? 1 : T); t += run) {
+                if (i == ALONE) gpu->experts->rows_of(gpu, alone, &r, t, i64_min(run, T - t));
                 const struct expert_places at = i == ALL ? routing_places(&r) : alone;
                 if (is_back)
                     gpu->experts->linear_dx(gpu, y, back, w, E, at, 1, adds);
@@ -206,6 +206,9 @@ static void test_experts(struct backend *gpu, bool emulated) {
     report(emulated ? "experts in bfloat16 as each row alone, and as linear has each one's rows"
                     : "experts in bfloat16 as each row alone",
            experts_by_row(gpu, 50, 6, 2, 48, 64, emulated) & experts_by_row(gpu, 5, 40, 4, 24, 40, emulated));
+    report("experts of few, some and many rows, with tiles that are not full",
+           experts_by_row(gpu, 9, 3, 2, 136, 200, emulated) & experts_by_row(gpu, 70, 2, 1, 136, 104, emulated) &
+               experts_by_row(gpu, 180, 3, 2, 136, 72, emulated));
     cpu->close(cpu);
 }
 

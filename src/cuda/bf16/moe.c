@@ -111,7 +111,9 @@ static void group_product(struct cuda_backend *c, const char *op, struct tensor 
             const struct cu_gemm16 p = {
                 side(x.data, x.ld, 1),   b, y.data, y.dt == DT_BF16, y.ld, NULL, accumulate, y.rows, N, K,
                 factor == 1 ? 0 : factor};
-            cuda_ok(c, op, cu_gemm16_group(&c->dev, &p, &g, false));
+            cuda_ok(c, op,
+                    cu_experts_takes(&c->dev, &p, &g) ? cu_experts_gemm(&c->dev, &p, &g, false)
+                                                      : cu_gemm16_group(&c->dev, &p, &g, false));
             continue;
         }
         const struct cu_gemm p = {x.data, NULL, y.data, x.ld, w->K, y.ld, NULL, accumulate, y.rows, N, K};

@@ -19,18 +19,24 @@ static __device__ __forceinline__ struct group_tile group_find(const struct cu_g
     __syncthreads();
     if (threadIdx.x < 32) {
         const int lane = threadIdx.x;
+        float own[CU_GROUP_MOST / 32]; /* tiles of 32 experts at a time, all asked for before the first is needed */
+#pragma unroll
+        for (int j = 0; j < CU_GROUP_MOST / 32; j++) {
+            const int i = j * 32 + lane, rows = i < g.n ? g.hi[i] - g.lo[i] : 0;
+            own[j] = rows > 0 ? (float)ceil_div(rows, high) : 0.0f;
+        }
         float before = 0; /* tiles of experts in front, exact up to 2^24 */
-        for (int i = 0; i < g.n && before <= (float)at; i += 32) {
-            const int rows = i + lane < g.n ? g.hi[i + lane] - g.lo[i + lane] : 0;
-            const float own = rows > 0 ? (float)ceil_div(rows, high) : 0.0f;
-            float sum = own;
+#pragma unroll
+        for (int j = 0; j < CU_GROUP_MOST / 32; j++) {
+            if (j * 32 >= g.n || before > (float)at) break;
+            float sum = own[j];
             for (int by = 1; by < 32; by *= 2) {
                 const float left = __shfl_sync(FULL_WARP, sum, lane >= by ? lane - by : lane, 32);
                 if (lane >= by) sum = sum + left;
             }
-            const float first = before + sum - own;
-            if (first <= (float)at && (float)at < first + own) {
-                found[0] = i + lane;
+            const float first = before + sum - own[j];
+            if (first <= (float)at && (float)at < first + own[j]) {
+                found[0] = j * 32 + lane;
                 found[1] = (int)((float)at - first);
             }
             before = before + __shfl_sync(FULL_WARP, sum, 31, 32);

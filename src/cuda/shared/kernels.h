@@ -59,7 +59,9 @@ enum { CU_GROUP_MOST = 256 };
 struct cu_group {
     const int32_t *lo, *hi; /* device memory */
     int n;
-    int64_t stride;               /* of gradients: from the matrix of one expert to the next, in floats */
+    int64_t stride;      /* of gradients: from the matrix of one expert to the next, in floats */
+    const int32_t *pair; /* NULL: a's rows are places. Else those of place p are in row pair[p] / per_row of a. */
+    int32_t per_row;
     const void *w[CU_GROUP_MOST]; /* device memory; of gradients: none */
 };
 /* A product for each expert, with the bits of cu_gemm.
@@ -226,6 +228,12 @@ struct cu_gemm16 {
 int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g);
 /* As cu_gemm_group; over_rows: K is the number of rows. Bits are those of cu_gemm16. */
 int cu_gemm16_group(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int over_rows);
+
+/* experts_gemm.cu: the same on tensor cores from shared memory, where cu_experts_takes allows it: not over rows, and
+ * with aligned eights throughout. gates: the matrices have 2N rows, and c = SwiGLU of the products, each rounded, and
+ * is rounded itself. a's rows need not lie by place. */
+int cu_experts_takes(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e);
+int cu_experts_gemm(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int gates);
 
 /* experts.cu: the ops of tensor/experts.h. Matrices are float32, or bfloat16 where `narrow` says so. */
 struct cu_routing {

@@ -1,0 +1,219 @@
+/* Products of the rows of many experts on tensor cores, y = x W^T or x W, in bfloat16 (kernels.h, cu_experts_gemm). Of
+ * few rows what takes time is to read the matrices once; of many it is the products.
+ *
+ * A block finds out which tile of which expert is its own (group.cuh). It copies strips of STRIP columns of k to shared
+ * memory, several strips ahead. A warp has WM rows of the tile and WN columns; sixteens of rows that the expert does
+ * not have are left out.
+ *
+ * An output is one chain over pieces of 32 of k in ascending order, with the order within a piece that bf16.cuh says:
+ * the bits are those of cu_gemm16, for every shape of a tile. */
+#include "cuda/shared/async.cuh"
+#include "cuda/shared/group.cuh"
+
+enum { STRIP = 64, CHUNKS = STRIP / 8, THREADS = 128 };
+enum grouped_way { FORWARD, GATES, BACK };
+
+struct grouped {
+    struct cu_gemm16 g;
+    int64_t tiles_n;
+    int pairs; /* true: two neighbours of c are aligned to their size */
+};
+
+/* Where chunk `chunk` of eight neighbours along k of a row lies in a strip [rows][STRIP]. A warp reads four chunks of
+ * eight rows at a time, two rows in one go. */
+static __device__ __forceinline__ int along_k(int row, int chunk) { return row * STRIP + (chunk ^ (row & 1) << 2) * 8; }
+/* The same for a strip [STRIP][cols], of which the tensor cores' loads take the same chunk of rows 0, 1, 8, 9, 16, 17,
+ * 24 and 25, or of as many rows behind each of these. */
+static __device__ __forceinline__ int across_k(int k, int chunk, int cols) {
+    return k * cols + (chunk ^ ((k & 1) | (k >> 3 & 3) << 1)) * 8;
+}
+
+/* Two neighbours of an output. */
+static __device__ __forceinline__ void put_two(const struct grouped &a, int64_t m, int64_t n, float x, float y) {
+    const struct cu_gemm16 &g = a.g;
+    if (g.alpha != 0.0f) x = g.alpha * x, y = g.alpha * y;
+    if (g.c16) {
+        uint16_t *const c = static_cast<uint16_t *>(g.c) + m * g.ldc + n;
+        if (a.pairs) {
+            uint32_t *const at = reinterpret_cast<uint32_t *>(c);
+            if (g.accumulate) x = x + low_float(*at), y = y + high_float(*at);
+            *at = bf16_pair(x, y);
+            return;
+        }
+        c[0] = bf16_of(g.accumulate ? x + bf16_float(c[0]) : x);
+        c[1] = bf16_of(g.accumulate ? y + bf16_float(c[1]) : y);
+    } else {
+        float *const c = static_cast<float *>(g.c) + m * g.ldc + n;
+        if (a.pairs) {
+            float2 *const at = reinterpret_cast<float2 *>(c);
+            *at = g.accumulate ? make_float2(x + at->x, y + at->y) : make_float2(x, y);
+            return;
+        }
+        c[0] = g.accumulate ? x + c[0] : x;
+        c[1] = g.accumulate ? y + c[1] : y;
+    }
+}
+
+template <int BM, int BN, int STAGES> constexpr int shared_bytes() { return STAGES * (BM + BN) * STRIP * 2; }
+
+/* GATES: of W's 2N rows the upper N make the gates, the lower N what they gate; in a tile eights of both take turns. */
+template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, grouped_way WAY>
+static __global__ void __launch_bounds__(THREADS, BLOCKS)
+    experts_kernel(const struct grouped args, const struct cu_group e) {
+    static_assert(BM / WM * (BN / WN) == THREADS / 32, "a tile is shared by the warps");
+    enum { MT = WM / 16, NT = WN / 8, X_ROWS = BM / (THREADS / CHUNKS), W_TURNS = BN / (THREADS / CHUNKS) };
+    enum { COLS = WAY == GATES ? BN / 2 : BN, ACROSS = BN / 8, DOWN = THREADS / ACROSS };
+    DYNAMIC_SHARED(shared);
+    let_next_begin();
+    wait_for_before();
+    const struct group_tile t = group_find(e, blockIdx.x / args.tiles_n, BM);
+    if (t.expert < 0) return;
+    const struct cu_gemm16 &g = args.g;
+    const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32, r = lane / 4, c = lane % 4;
+    const int64_t n0 = blockIdx.x % args.tiles_n * COLS, m0 = t.lo + t.tile * BM, K = g.K;
+    const int rows = (int)min64(t.rows - t.tile * BM, BM), wm = warp / (BN / WN) * WM, wn = warp % (BN / WN) * WN;
+    uint16_t *const sx = reinterpret_cast<uint16_t *>(shared), *const sw = sx + STAGES * BM * STRIP;
+    const uint16_t *const w = static_cast<const uint16_t *>(e.w[t.expert]);
+
+    /* What this thread copies of each strip: chunk tid % CHUNKS of these rows of x, and of W. */
+    const uint16_t *from_x[X_ROWS];
+#pragma unroll
+    for (int i = 0; i < X_ROWS; i++) {
+        const int64_t m = m0 + min64(tid / CHUNKS + i * (THREADS / CHUNKS), rows - 1);
+        from_x[i] = g.a.p + (e.pair ? e.pair[m] / e.per_row : m) * g.a.row + tid % CHUNKS * 8;
+    }
+    const auto ask = [&](int64_t k0) {
+        const int stage = (int)(k0 / STRIP % STAGES);
+        uint16_t *const x = sx + stage * BM * STRIP, *const to = sw + stage * BN * STRIP;
+        const bool in = k0 + tid % CHUNKS * 8 < K;
+#pragma unroll
+        for (int i = 0; i < X_ROWS; i++) {
+            const int row = tid / CHUNKS + i * (THREADS / CHUNKS);
+            if (row < rows) async_copy16(x + along_k(row, tid % CHUNKS), in ? from_x[i] + k0 : g.a.p, in);
+        }
+#pragma unroll
+        for (int i = 0; i < W_TURNS; i++) {
+            if (WAY == BACK) {
+                const int k = tid / ACROSS + i * DOWN, chunk = tid % ACROSS;
+                const int64_t n = n0 + chunk * 8;
+                const bool has = k0 + k < K && n < g.N;
+                async_copy16(to + across_k(k, chunk, BN), has ? w + (k0 + k) * g.b.step + n : w, has);
+            } else {
+                const int row = tid / CHUNKS + i * (THREADS / CHUNKS);
+                const int64_t n = n0 + (WAY == GATES ? row / 16 * 8 + row % 8 : row);
+                const bool has = in && n < g.N;
+                const int64_t of = WAY == GATES && row / 8 % 2 ? n + g.N : n;
+                async_copy16(to + along_k(row, tid % CHUNKS), has ? w + of * g.b.row + k0 + tid % CHUNKS * 8 : w, has);
+            }
+        }
+    };
+
+    float acc[MT][NT][4];
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < NT; j++) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (s * STRIP < K) ask(s * STRIP);
+        async_group();
+    }
+    for (int64_t k0 = 0; k0 < K; k0 += STRIP) {
+        async_wait<STAGES - 2>();
+        __syncthreads();
+        if (k0 + (STAGES - 1) * STRIP < K) ask(k0 + (STAGES - 1) * STRIP);
+        async_group();
+        const int stage = (int)(k0 / STRIP % STAGES);
+        const uint16_t *const x = sx + stage * BM * STRIP, *const b = sw + stage * BN * STRIP;
+#pragma unroll
+        for (int p = 0; p < STRIP / 32; p++) {
+            if (k0 + p * 32 >= K) break;
+            uint4 u[MT], v[MT];
+#pragma unroll
+            for (int i = 0; i < MT; i++) {
+                if (wm + i * 16 >= rows) break;
+                u[i] = load16(x + along_k(wm + i * 16 + r, p * 4 + c));
+                v[i] = load16(x + along_k(wm + i * 16 + r + 8, p * 4 + c));
+            }
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                uint4 y;
+                if (WAY == BACK) {
+                    uint32_t q[4];
+                    const int k = p * 32 + lane % 8 / 2 * 8 + lane % 2 + lane / 8 * 2;
+                    load_matrices<true>(q, b + across_k(k, wn / 8 + j, BN));
+                    y = make_uint4(q[0], q[1], q[2], q[3]);
+                } else {
+                    y = load16(b + along_k(wn + j * 8 + r, p * 4 + c));
+                }
+#pragma unroll
+                for (int i = 0; i < MT; i++) {
+                    if (wm + i * 16 >= rows) break;
+                    mma_piece(acc[i][j], u[i], v[i], y);
+                }
+            }
+        }
+    }
+
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = wm + i * 16 + half * 8 + r;
+            if (row >= rows) continue;
+            if (WAY == GATES) {
+#pragma unroll
+                for (int j = 0; j < NT; j += 2) {
+                    const int64_t n = n0 + (wn + j * 8) / 2 + c * 2;
+                    if (n >= g.N) continue;
+                    const float *const left = &acc[i][j][half * 2], *const right = &acc[i][j + 1][half * 2];
+                    const uint32_t gate = bf16_pair(left[0], left[1]), up = bf16_pair(right[0], right[1]);
+                    put_two(args, m0 + row, n, gate16(low_float(gate), low_float(up)),
+                            gate16(high_float(gate), high_float(up)));
+                }
+            } else {
+#pragma unroll
+                for (int j = 0; j < NT; j++) {
+                    const int64_t n = n0 + wn + j * 8 + c * 2;
+                    if (n < g.N) put_two(args, m0 + row, n, acc[i][j][half * 2], acc[i][j][half * 2 + 1]);
+                }
+            }
+        }
+}
+
+/* ---- launching ----------------------------------------------------------------------------------------------------
+ */
+
+template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, grouped_way WAY>
+static int start(const struct cu_dev *d, struct grouped a, const struct cu_group *e) {
+    auto *kernel = experts_kernel<BM, BN, WM, WN, STAGES, BLOCKS, WAY>;
+    constexpr int bytes = shared_bytes<BM, BN, STAGES>();
+    const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (rc) return rc;
+    a.tiles_n = ceil_div(a.g.N, WAY == GATES ? BN / 2 : BN);
+    return LAUNCH_SOON(kernel, group_tiles(*e, a.g.M, BM) * a.tiles_n, THREADS, bytes, d, a, *e);
+}
+
+/* The shape of a tile for so many rows an expert, in the mean. It changes no bits. */
+enum { FEW_ROWS = 6, SOME_ROWS = 80 };
+template <grouped_way WAY> static int pick(const struct cu_dev *d, const struct grouped &a, const struct cu_group *e) {
+    if (a.g.M <= FEW_ROWS * e->n) return start<16, 64, 16, 16, 6, 3, WAY>(d, a, e);
+    if (a.g.M <= SOME_ROWS * e->n) return start<64, 128, 64, 32, 4, 2, WAY>(d, a, e);
+    return start<128, 128, 64, 64, 3, 2, WAY>(d, a, e);
+}
+
+extern "C" int cu_experts_takes(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e) {
+    const bool back = g->b.row == 1 && g->b.step != 1;
+    bool fits = d->max_shared >= shared_bytes<128, 128, 3>() && g->a.vec && !g->bias && g->N % 8 == 0 &&
+                g->K % 8 == 0 && (back ? g->b.step : g->b.row) % 8 == 0;
+    for (int i = 0; i < e->n; i++) fits = fits && ((uintptr_t)e->w[i] & 15) == 0;
+    return fits;
+}
+
+extern "C" int cu_experts_gemm(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int gates) {
+    if (g->M <= 0 || g->N <= 0 || g->K <= 0 || e->n <= 0) return 0;
+    const int size = g->c16 ? 2 : 4;
+    const struct grouped a = {*g, 0, ((uintptr_t)g->c & (uintptr_t)(2 * size - 1)) == 0 && g->ldc % 2 == 0};
+    if (gates) return pick<GATES>(d, a, e);
+    return g->b.row == 1 && g->b.step != 1 ? pick<BACK>(d, a, e) : pick<FORWARD>(d, a, e);
+}
