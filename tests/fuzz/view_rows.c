@@ -9,7 +9,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_plain(const char *line, size_t n) {
-    struct members m;
+    struct line_members m;
     struct err e = {0};
     CLEANUP_JSON json_t *o = NULL;
     const enum status st = members_read(&m, line, n, "line", &e), general = js_parse(line, n, "line", &o, &e);
@@ -20,7 +20,7 @@ static void check_plain(const char *line, size_t n) {
         json_t *v;
         ASSERT(json_object_size(o) == m.n);
         json_object_foreach(o, key, v) {
-            const struct member *x = &m.m[k++];
+            const struct line_member *x = &m.m[k++];
             ASSERT(x->n_key == strlen(key) && memcmp(x->key, key, x->n_key) == 0);
             if (json_is_object(v) && strcmp(key, "reward") == 0) v = json_object_get(v, "total");
             ASSERT((x->kind == MEMBER_WHOLE) == json_is_integer(v) && (x->kind == MEMBER_REAL) == json_is_real(v));

@@ -38,23 +38,23 @@ enum status tail_read(struct tail *t, int fd, const struct stat *st, size_t max_
 
 /* The members of a JSON object, in their order. One named "reward" that is an object stands for its total. Keys and
  * texts lie in the line, or in `whole`; they need not end with a NUL. */
-struct member {
+struct line_member {
     const char *key, *text;
     size_t n_key, n_text;
     enum { MEMBER_WHOLE, MEMBER_REAL, MEMBER_TEXT, MEMBER_OTHER } kind;
     int64_t whole;
     double real; /* of both kinds of numbers */
 };
-struct members {
-    struct member *m; /* [n] */
+struct line_members {
+    struct line_member *m; /* [n] */
     size_t n, cap;
     struct json_t *whole; /* NULL: the line was plain */
 };
 /* Reads a line that ends with a NUL behind its n bytes, which lives as long as the members. ST_PARSE names `where`. To
  * be freed in any case. */
-enum status members_read(struct members *s, const char *line, size_t n, const char *where, struct err *e) MUST_USE;
-const struct member *members_find(const struct members *s, const char *key); /* NULL: none */
-void members_free(struct members *s);
+enum status members_read(struct line_members *s, const char *line, size_t n, const char *where, struct err *e) MUST_USE;
+const struct line_member *members_find(const struct line_members *s, const char *key); /* NULL: none */
+void members_free(struct line_members *s);
 
 struct view_row {
     int64_t frame, at, bytes, step;

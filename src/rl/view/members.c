@@ -27,7 +27,7 @@ static bool digits(const char **p) {
     return *p > begin;
 }
 
-static bool plain_number(const char **p, struct member *m) {
+static bool plain_number(const char **p, struct line_member *m) {
     const char *begin = *p, *c = begin;
     if (*c == '-') c++;
     const char *first = c;
@@ -55,33 +55,33 @@ static bool plain_number(const char **p, struct member *m) {
     return m->real - m->real == 0; /* one that overflows is refused by the other reader */
 }
 
-static struct member *add(struct members *s) {
+static struct line_member *add(struct line_members *s) {
     if (s->n == s->cap) {
         s->cap = s->cap ? 2 * s->cap : 64;
         s->m = xrealloc(s->m, s->cap * sizeof *s->m);
     }
-    struct member *m = &s->m[s->n++];
-    *m = (struct member){0};
+    struct line_member *m = &s->m[s->n++];
+    *m = (struct line_member){0};
     return m;
 }
 
-static bool is_key(const struct member *m, const char *key, size_t n) {
+static bool is_key(const struct line_member *m, const char *key, size_t n) {
     return m->n_key == n && memcmp(m->key, key, n) == 0;
 }
 
-static const struct member *find_from(const struct members *s, size_t first, const char *key, size_t n) {
+static const struct line_member *find_from(const struct line_members *s, size_t first, const char *key, size_t n) {
     for (size_t i = first; i < s->n; i++)
         if (is_key(&s->m[i], key, n)) return &s->m[i];
     return NULL;
 }
 
-static bool plain_object(const char **p, struct members *s, bool is_inner);
+static bool plain_object(const char **p, struct line_members *s, bool is_inner);
 
 /* What stands for an object: of "reward" its total, of others nothing. */
-static bool inner_object(const char **p, struct members *s, struct member *m) {
+static bool inner_object(const char **p, struct line_members *s, struct line_member *m) {
     const size_t first = s->n;
     if (!plain_object(p, s, true)) return false;
-    const struct member *total = is_key(m, "reward", 6) ? find_from(s, first, "total", 5) : NULL;
+    const struct line_member *total = is_key(m, "reward", 6) ? find_from(s, first, "total", 5) : NULL;
     m->kind = MEMBER_OTHER;
     if (total && (total->kind == MEMBER_WHOLE || total->kind == MEMBER_REAL)) {
         m->kind = total->kind;
@@ -92,7 +92,7 @@ static bool inner_object(const char **p, struct members *s, struct member *m) {
     return true;
 }
 
-static bool plain_value(const char **p, struct members *s, struct member *m, bool is_inner) {
+static bool plain_value(const char **p, struct line_members *s, struct line_member *m, bool is_inner) {
     static const char *const words[] = {"null", "true", "false"};
     if (**p == '"') {
         m->kind = MEMBER_TEXT;
@@ -109,11 +109,11 @@ static bool plain_value(const char **p, struct members *s, struct member *m, boo
 }
 
 /* Adds the members of an object, and leaves *p behind it. false: it has what is not plain; s holds a part of it. */
-static bool plain_object(const char **p, struct members *s, bool is_inner) {
+static bool plain_object(const char **p, struct line_members *s, bool is_inner) {
     const size_t first = s->n;
     if (*(*p)++ != '{') return false;
     for (;;) {
-        struct member m = {0};
+        struct line_member m = {0};
         skip_blanks(p);
         if (!plain_text(p, &m.key, &m.n_key) || find_from(s, first, m.key, m.n_key)) return false;
         skip_blanks(p);
@@ -127,8 +127,8 @@ static bool plain_object(const char **p, struct members *s, bool is_inner) {
     }
 }
 
-static struct member member_of(const char *key, const json_t *v) {
-    struct member m = {.key = key, .n_key = strlen(key), .kind = MEMBER_OTHER};
+static struct line_member member_of(const char *key, const json_t *v) {
+    struct line_member m = {.key = key, .n_key = strlen(key), .kind = MEMBER_OTHER};
     const bool is_total = json_is_object(v) && strcmp(key, "reward") == 0;
     if (is_total) v = json_object_get(v, "total");
     if (json_is_string(v) && !is_total) {
@@ -143,8 +143,8 @@ static struct member member_of(const char *key, const json_t *v) {
     return m;
 }
 
-enum status members_read(struct members *s, const char *line, size_t n, const char *where, struct err *e) {
-    *s = (struct members){0};
+enum status members_read(struct line_members *s, const char *line, size_t n, const char *where, struct err *e) {
+    *s = (struct line_members){0};
     const char *p = line;
     if (n > 0 && plain_object(&p, s, false) && p == line + n) return ST_OK;
     s->n = 0;
@@ -156,12 +156,12 @@ enum status members_read(struct members *s, const char *line, size_t n, const ch
     return ST_OK;
 }
 
-const struct member *members_find(const struct members *s, const char *key) {
+const struct line_member *members_find(const struct line_members *s, const char *key) {
     return find_from(s, 0, key, strlen(key));
 }
 
-void members_free(struct members *s) {
+void members_free(struct line_members *s) {
     free(s->m);
     json_decref(s->whole);
-    *s = (struct members){0};
+    *s = (struct line_members){0};
 }

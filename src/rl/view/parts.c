@@ -124,8 +124,8 @@ static void column_add(struct columns *c, const char *name, size_t n, double v) 
     col->value[col->n++] = v;
 }
 
-static enum status add_line(struct columns *c, const struct members *line, struct err *e) {
-    const struct member *step = members_find(line, "step");
+static enum status add_line(struct columns *c, const struct line_members *line, struct err *e) {
+    const struct line_member *step = members_find(line, "step");
     if (!step || step->kind != MEMBER_WHOLE) return FAIL(e, ST_PARSE, "metrics: step: expected a whole number");
     if (c->n_lines == LINES_MAX) return FAIL(e, ST_PARSE, "metrics: more than %d lines", LINES_MAX);
     if (c->n_lines == c->cap) {
@@ -133,7 +133,7 @@ static enum status add_line(struct columns *c, const struct members *line, struc
         c->step = xrealloc(c->step, c->cap * sizeof *c->step);
     }
     for (size_t i = 0; i < line->n; i++) {
-        const struct member *m = &line->m[i];
+        const struct line_member *m = &line->m[i];
         if (m != step && (m->kind == MEMBER_WHOLE || m->kind == MEMBER_REAL)) column_add(c, m->key, m->n_key, m->real);
     }
     c->step[c->n_lines++] = step->whole;
@@ -141,7 +141,7 @@ static enum status add_line(struct columns *c, const struct members *line, struc
 }
 
 enum status columns_add(struct columns *c, const char *text, size_t n, struct err *e) {
-    struct members line;
+    struct line_members line;
     enum status st = members_read(&line, text, n, "metrics", e);
     if (st == ST_OK) st = add_line(c, &line, e);
     members_free(&line);

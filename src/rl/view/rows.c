@@ -12,7 +12,7 @@
 #define FIELD(key, kind, member) \
     { key, sizeof(key) - 1, kind, offsetof(struct view_row, member) }
 /* The keys of a line, in the order in which they are written. */
-static const struct field {
+static const struct row_field {
     const char *key;
     size_t n;                               /* bytes of the key */
     enum { WHOLE, SMALL, TEXT, REAL } kind; /* int64_t, int32_t, a number of names, double */
@@ -31,7 +31,7 @@ static const struct field {
 };
 
 /* The field of this key. *next is where it is looked for first. NULL: a key that no page shows. */
-static const struct field *field_of(const struct member *m, size_t *next) {
+static const struct row_field *field_of(const struct line_member *m, size_t *next) {
     for (size_t k = 0; k < ARRAY_LEN(fields); k++) {
         const size_t i = *next + k < ARRAY_LEN(fields) ? *next + k : *next + k - ARRAY_LEN(fields);
         if (fields[i].n != m->n_key || memcmp(fields[i].key, m->key, m->n_key) != 0) continue;
@@ -42,7 +42,7 @@ static const struct field *field_of(const struct member *m, size_t *next) {
 }
 
 /* What does not fit a field is not there. */
-static void set(struct names *s, struct view_row *x, const struct field *f, const struct member *m) {
+static void set(struct names *s, struct view_row *x, const struct row_field *f, const struct line_member *m) {
     void *to = (char *)x + f->at;
     const bool is_number = m->kind == MEMBER_WHOLE || m->kind == MEMBER_REAL;
     switch (f->kind) {
@@ -70,14 +70,14 @@ static void note_best(struct view_rows *r, uint32_t i) {
     if (*best == 0 || x->speedup > r->row[*best - 1].speedup) *best = i + 1;
 }
 
-static enum status add_row(struct view_rows *r, const struct members *line, struct err *e) {
+static enum status add_row(struct view_rows *r, const struct line_members *line, struct err *e) {
     const double none = (double)NAN;
     struct view_row x = {.frame = -1, .at = -1, .bytes = -1, .step = -1};
     size_t next = 0;
     x.group = x.sample = x.turn = x.tokens = -1;
     x.reward = x.ret = x.advantage = x.speedup = x.low = x.high = none;
     for (size_t i = 0; i < line->n; i++) {
-        const struct field *f = field_of(&line->m[i], &next);
+        const struct row_field *f = field_of(&line->m[i], &next);
         if (f) set(&r->names, &x, f, &line->m[i]);
     }
     if (x.frame < 0 || x.at < 0 || x.bytes < 0 || x.step < 0) return FAIL(e, ST_PARSE, "row: not a row of the index");
@@ -94,7 +94,7 @@ static enum status add_row(struct view_rows *r, const struct members *line, stru
 }
 
 enum status rows_add(struct view_rows *r, const char *text, size_t n, struct err *e) {
-    struct members line;
+    struct line_members line;
     enum status st = members_read(&line, text, n, "row", e);
     if (st == ST_OK) st = add_row(r, &line, e);
     members_free(&line);
@@ -111,7 +111,7 @@ void rows_free(struct view_rows *r) {
 
 /* ---- orders -------------------------------------------------------------------------------------------------------*/
 
-struct place {
+struct ranked {
     double key;
     uint32_t row;
 };
@@ -128,7 +128,7 @@ static double key_of(const struct view_row *x, enum view_sort sort) {
 
 /* The greatest first, of equal ones the newest; what has no number comes last. */
 static int greatest_first(const void *a, const void *b) {
-    const struct place *x = a, *y = b;
+    const struct ranked *x = a, *y = b;
     if (isnan(x->key) != isnan(y->key)) return isnan(x->key) ? 1 : -1;
     if (!isnan(x->key) && x->key != y->key) return x->key < y->key ? 1 : -1;
     return x->row < y->row ? 1 : -1;
@@ -138,14 +138,14 @@ const uint32_t *rows_order(struct view_rows *r, enum view_sort sort) {
     struct view_order *o = &r->order[sort];
     const size_t added = r->n - o->n;
     if (added == 0) return o->row;
-    struct place *p = xmalloc(added * sizeof *p);
-    for (size_t i = 0; i < added; i++) p[i] = (struct place){key_of(&r->row[o->n + i], sort), (uint32_t)(o->n + i)};
+    struct ranked *p = xmalloc(added * sizeof *p);
+    for (size_t i = 0; i < added; i++) p[i] = (struct ranked){key_of(&r->row[o->n + i], sort), (uint32_t)(o->n + i)};
     qsort(p, added, sizeof *p, greatest_first);
     o->row = xrealloc(o->row, r->n * sizeof *o->row);
     size_t old = o->n, new = added; /* how many of each are not in their places yet: the least are, at the end */
     while (new > 0) {
-        const struct place last =
-            old > 0 ? (struct place){key_of(&r->row[o->row[old - 1]], sort), o->row[old - 1]} : *p;
+        const struct ranked last =
+            old > 0 ? (struct ranked){key_of(&r->row[o->row[old - 1]], sort), o->row[old - 1]} : *p;
         if (old > 0 && greatest_first(&last, &p[new - 1]) > 0)
             o->row[old + new - 1] = o->row[old - 1], old--;
         else

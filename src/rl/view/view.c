@@ -265,9 +265,9 @@ static void put_info(const struct run_info *r, const char *name, struct str *out
 }
 
 /* As run_is_evaluation says it of a parsed line. */
-static bool is_evaluation(const struct members *line) {
+static bool is_evaluation(const struct line_members *line) {
     for (size_t i = 0; i < line->n; i++) {
-        const struct member *m = &line->m[i];
+        const struct line_member *m = &line->m[i];
         if (m->n_key >= 5 && memcmp(m->key, "eval/", 5) == 0) return true;
         if (memchr(m->key, '/', m->n_key)) return false;
     }
@@ -277,10 +277,10 @@ static bool is_evaluation(const struct members *line) {
 /* take_line_fn */
 static enum status take_progress(void *ctx, const char *text, size_t n, struct err *e) {
     struct view_progress *p = ctx;
-    struct members line;
+    struct line_members line;
     const enum status st = members_read(&line, text, n, "metrics", e);
     if (st == ST_OK && !is_evaluation(&line)) {
-        const struct member *fraction = members_find(&line, "progress/fraction");
+        const struct line_member *fraction = members_find(&line, "progress/fraction");
         p->steps++;
         p->has_fraction = fraction && (fraction->kind == MEMBER_WHOLE || fraction->kind == MEMBER_REAL);
         p->fraction = p->has_fraction ? fraction->real : 0;

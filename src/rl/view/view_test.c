@@ -220,7 +220,7 @@ static void plain_lines(void **state) {
     };
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         CLEANUP_STR struct str odd = STR_INIT;
-        struct members plain, general;
+        struct line_members plain, general;
         str_add(&odd, lines[i], strlen(lines[i]) - 1);
         str_adds(&odd, ",\"last\":\"\\u0041\"}");
         CHECK(members_read(&plain, lines[i], strlen(lines[i]), "line", &err));
@@ -229,7 +229,7 @@ static void plain_lines(void **state) {
         assert_non_null(general.whole);
         assert_int_equal(general.n, plain.n + 1);
         for (size_t k = 0; k < plain.n; k++) {
-            const struct member *x = &plain.m[k], *y = &general.m[k];
+            const struct line_member *x = &plain.m[k], *y = &general.m[k];
             assert_int_equal(x->kind, y->kind);
             assert_int_equal(x->n_key, y->n_key);
             assert_memory_equal(x->key, y->key, x->n_key);
@@ -245,7 +245,7 @@ static void plain_lines(void **state) {
                                         "{\"a\":1.}", "{\"a\":+1}", "{\"a\":1e999}", "{\"a\":nul}",       "{\"a\":1}}",
                                         "{\"a\":\"",  "{\"a\" 1}",  "{\"a\":1,}",    "{\"a\":-}"};
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
-        struct members m;
+        struct line_members m;
         CHECK_FAILS(members_read(&m, wrong[i], strlen(wrong[i]), "line", &err), ST_PARSE, "line");
         members_free(&m);
     }
