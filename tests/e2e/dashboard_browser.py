@@ -167,6 +167,22 @@ def clicks(b):
     check("what is new comes by itself", live)
 
 
+def shared(b):
+    """The page that `runs export` made of EVIL opens from disk, and its texts are text."""
+
+    def step():
+        b.open("file://" + os.environ["SHARED"])
+        wrong = b.js(
+            "return [document.querySelector('img') && 'an image', document.scripts.length && 'a script',"
+            "/^2/.test(document.title) && 'it ran', document.querySelectorAll('svg').length || 'no curve',"
+            "document.documentElement.scrollWidth > innerWidth && 'too wide'].filter((w) => w && isNaN(w)).join()"
+        )
+        b.js("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        return wrong or expect(b, "<img src=x", "<U+202E>left", "more bytes", "seed: 1") or "".join(b.complaints())
+
+    check("a page to share, from disk", step)
+
+
 def main():
     b = Browser("--window-size=1280,900", "--user-data-dir=" + os.environ["PROFILE"])
     try:
@@ -182,6 +198,7 @@ def main():
             ["queue", "judges on its own"],
         ]:
             hostile(b, page, *words)
+        shared(b)
         keys(b)
         clicks(b)
         answer = "episode/19/0/0/0"

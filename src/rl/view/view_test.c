@@ -353,6 +353,32 @@ static void runs_that_change(void **state) {
     view_close(v);
 }
 
+/* The page to share: what it shows is text; what does not fit is left out and counted. */
+static void report(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("shared", 3, true);
+    CLEANUP_STR struct str out = STR_INIT, first = STR_INIT, small = STR_INIT;
+    struct run_view *v = open_view();
+    CHECK(view_report(v, "shared", -1, 20000000, &out, &err));
+    assert_null(strstr(out.p, "p<1>"));
+    assert_non_null(strstr(out.p, "<td>p&#60;1&#62;</td>"));
+    assert_non_null(strstr(out.p, "Answers of step 2"));
+    assert_non_null(strstr(out.p, "step 2 &#34;sample&#34; 1")); /* of that step */
+    assert_null(strstr(out.p, "step 0 &#34;sample&#34; 1"));
+    assert_non_null(strstr(out.p, "</svg>"));
+    assert_non_null(strstr(out.p, "seed: 1"));
+    assert_null(strstr(out.p, "are not in this file"));
+    CHECK(view_report(v, "shared", 0, 20000000, &first, &err));
+    assert_non_null(strstr(first.p, "step 0 &#34;sample&#34; 1"));
+    CHECK_FAILS(view_report(v, "shared", 7, 20000000, &small, &err), ST_INVALID, "no answers of step 7");
+    str_clear(&small);
+    CHECK(view_report(v, "shared", -1, 2 << 20, &small, &err));
+    assert_non_null(strstr(small.p, "6 answers are not in this file")); /* the best of two problems, four of the step */
+    assert_non_null(strstr(small.p, "</html>"));
+    assert_true(small.len < out.len);
+    view_close(v);
+}
+
 static json_t *listed(struct run_view *v, const char *name) {
     CLEANUP_STR struct str out = STR_INIT;
     size_t i;
@@ -436,11 +462,17 @@ static void many_runs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(filters_and_order), cmocka_unit_test(pages_of_rows),
-        cmocka_unit_test(one_answer),        cmocka_unit_test(series),
-        cmocka_unit_test(without_an_index),  cmocka_unit_test(runs_that_change),
-        cmocka_unit_test(plain_lines),       cmocka_unit_test(orders),
-        cmocka_unit_test(many_runs),         cmocka_unit_test(progress),
+        cmocka_unit_test(filters_and_order),
+        cmocka_unit_test(pages_of_rows),
+        cmocka_unit_test(one_answer),
+        cmocka_unit_test(series),
+        cmocka_unit_test(without_an_index),
+        cmocka_unit_test(runs_that_change),
+        cmocka_unit_test(report),
+        cmocka_unit_test(plain_lines),
+        cmocka_unit_test(orders),
+        cmocka_unit_test(many_runs),
+        cmocka_unit_test(progress),
     };
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);
 }
