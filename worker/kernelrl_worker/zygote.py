@@ -75,8 +75,8 @@ class Zygote:
         if os.environ.get("TRITON_INTERPRET"):
             nothing_is_tuned()
         self.filters = {}
-        # Forked and not yet collected, so that their numbers cannot belong to anybody else; each with its own folder where
-        # there is no jail that gives it a /tmp.
+        # Forked and not yet collected, so that their numbers cannot belong to anybody else; each with its own folder
+        # where there is no jail that gives it a /tmp.
         self.children = {}
         gc.collect()
         gc.freeze()

@@ -1,7 +1,6 @@
 """What the harness does with an answer ahead of its turn, with a stand-in for Triton that counts what is compiled and
 what is launched; and how it waits for and records calls, with a stand-in for a device."""
 
-import os
 import sys
 import tempfile
 import types
