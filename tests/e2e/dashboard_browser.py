@@ -185,7 +185,7 @@ def shared(b):
 
 
 def changing(b):
-    """A run that is cut, becomes a link and vanishes while it is shown. The last checks: the run is gone behind them."""
+    """A run that is cut, becomes a link and vanishes while it is shown. Behind the last check it is gone."""
     run = os.environ["PLAIN_DIR"]
     aside, gone = run + ".aside", "document.getElementById('live').textContent === 'the run is gone'"
 
