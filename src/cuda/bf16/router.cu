@@ -1,0 +1,128 @@
+/* The product of a router with rows in bfloat16 (kernels.h, cu_router16): few columns, in float32. A block has a tile
+ * of the output, and copies strips of STRIP columns of x and W to shared memory, several ahead; of W it asks for the
+ * first ones before the kernel in front has ended. Each number of the output belongs to one thread, which adds up its
+ * products over k in ascending order: the bits are those of cu_gemm with x widened. */
+#include "cuda/shared/async.cuh"
+
+enum { STRIP = 64, LD_W = STRIP + 4 /* floats */, LD_X = STRIP + 8, WIDE = 16, HIGH = 8, THREADS = WIDE * HIGH };
+
+struct router {
+    struct cu_mat y;
+    struct cu_mat16 x;
+    const float *w; /* [y.cols][x.cols] */
+};
+
+template <int TM, int TN, int STAGES> constexpr int shared_bytes() {
+    return STAGES * (WIDE * TN * LD_W * 4 + HIGH * TM * LD_X * 2);
+}
+
+/* A thread has TM rows and TN columns, HIGH and WIDE apart. */
+template <int TM, int TN, int STAGES> static __global__ void __launch_bounds__(THREADS) router_kernel(struct router a) {
+    enum { ROWS = HIGH * TM, COLS = WIDE * TN };
+    DYNAMIC_SHARED(shared);
+    float *const sw = shared;
+    uint16_t *const sx = reinterpret_cast<uint16_t *>(sw + STAGES * COLS * LD_W);
+    const int tid = threadIdx.x, tx = tid % WIDE, ty = tid / WIDE;
+    const int64_t K = a.x.cols, tiles_n = ceil_div(a.y.cols, COLS);
+    const int64_t m0 = blockIdx.x / tiles_n * ROWS, n0 = blockIdx.x % tiles_n * COLS;
+    const auto ask_w = [&](int64_t k0) {
+        float *const to = sw + k0 / STRIP % STAGES * (COLS * LD_W);
+#pragma unroll
+        for (int i = 0; i < COLS * STRIP / 4 / THREADS; i++) {
+            const int at = tid + i * THREADS, row = at / (STRIP / 4);
+            const int64_t n = n0 + row, k = k0 + at % (STRIP / 4) * 4;
+            const bool in = n < a.y.cols && k < K;
+            async_copy16(reinterpret_cast<uint16_t *>(to + row * LD_W + at % (STRIP / 4) * 4),
+                         reinterpret_cast<const uint16_t *>(in ? a.w + n * K + k : a.w), in);
+        }
+    };
+    const auto ask_x = [&](int64_t k0) {
+        uint16_t *const to = sx + k0 / STRIP % STAGES * (ROWS * LD_X);
+        for (int at = tid; at < ROWS * STRIP / 8; at += THREADS) {
+            const int row = at / (STRIP / 8);
+            const int64_t m = m0 + row, k = k0 + at % (STRIP / 8) * 8;
+            const bool in = m < a.x.rows && k < K;
+            async_copy16(to + row * LD_X + at % (STRIP / 8) * 8, in ? a.x.p + m * a.x.ld + k : a.x.p, in);
+        }
+    };
+    float acc[TM][TN];
+#pragma unroll
+    for (int i = 0; i < TM; i++)
+#pragma unroll
+        for (int j = 0; j < TN; j++) acc[i][j] = 0;
+    let_next_begin();
+    for (int s = 0; s < STAGES - 1 && s * STRIP < K; s++) ask_w(s * STRIP);
+    wait_for_before();
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (s * STRIP < K) ask_x(s * STRIP);
+        async_group();
+    }
+    for (int64_t k0 = 0; k0 < K; k0 += STRIP) {
+        async_wait<STAGES - 2>();
+        __syncthreads();
+        const int64_t next = k0 + (STAGES - 1) * STRIP;
+        if (next < K) {
+            ask_w(next);
+            ask_x(next);
+        }
+        async_group();
+        const float *const w = sw + k0 / STRIP % STAGES * (COLS * LD_W) + tx * LD_W;
+        const uint16_t *const x = sx + k0 / STRIP % STAGES * (ROWS * LD_X) + ty * LD_X;
+#pragma unroll
+        for (int k = 0; k < STRIP; k += 8) {
+            if (k0 + k >= K) break;
+            uint4 u[TM];
+            float4 v[TN][2];
+#pragma unroll
+            for (int i = 0; i < TM; i++) u[i] = load16(x + i * HIGH * LD_X + k);
+#pragma unroll
+            for (int j = 0; j < TN; j++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    v[j][half] = *reinterpret_cast<const float4 *>(w + j * WIDE * LD_W + k + half * 4);
+#pragma unroll
+            for (int i = 0; i < TM; i++)
+#pragma unroll
+                for (int j = 0; j < TN; j++) {
+                    float s = acc[i][j];
+                    s = fmaf(low_float(u[i].x), v[j][0].x, s);
+                    s = fmaf(high_float(u[i].x), v[j][0].y, s);
+                    s = fmaf(low_float(u[i].y), v[j][0].z, s);
+                    s = fmaf(high_float(u[i].y), v[j][0].w, s);
+                    s = fmaf(low_float(u[i].z), v[j][1].x, s);
+                    s = fmaf(high_float(u[i].z), v[j][1].y, s);
+                    s = fmaf(low_float(u[i].w), v[j][1].z, s);
+                    acc[i][j] = fmaf(high_float(u[i].w), v[j][1].w, s);
+                }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < TM; i++)
+#pragma unroll
+        for (int j = 0; j < TN; j++) {
+            const int64_t m = m0 + ty + i * HIGH, n = n0 + tx + j * WIDE;
+            if (m < a.y.rows && n < a.y.cols) a.y.p[m * a.y.ld + n] = acc[i][j];
+        }
+}
+
+template <int TM, int TN, int STAGES> static int start(const struct cu_dev *d, const struct router &a) {
+    auto *kernel = router_kernel<TM, TN, STAGES>;
+    constexpr int bytes = shared_bytes<TM, TN, STAGES>();
+    const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (rc) return rc;
+    return LAUNCH_SOON(kernel, ceil_div(a.y.rows, HIGH * TM) * ceil_div(a.y.cols, WIDE * TN), THREADS, bytes, d, a);
+}
+
+extern "C" int cu_router16_takes(const struct cu_dev *d, struct cu_mat16 x, const float *w) {
+    return d->max_shared >= shared_bytes<4, 4, 4>() && x.cols % 8 == 0 && x.ld % 8 == 0 &&
+           (((uintptr_t)x.p | (uintptr_t)w) & 15) == 0;
+}
+
+/* Few rows have as many chains side by side as there are threads, many rows a register tile. The bits are the same. */
+extern "C" int cu_router16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const float *w) {
+    const struct router a = {y, x, w};
+    if (y.rows <= 0 || y.cols <= 0) return 0;
+    if (y.rows * y.cols <= (int64_t)d->sm_count * THREADS) return start<1, 1, 8>(d, a);
+    if (y.rows * y.cols <= (int64_t)d->sm_count * THREADS * 16) return start<2, 2, 6>(d, a);
+    return start<4, 4, 4>(d, a);
+}
