@@ -10,7 +10,6 @@
 #include "cuda/shared/async.cuh"
 #include "cuda/shared/group.cuh"
 
-enum { STRIP = 64, CHUNKS = STRIP / 8, THREADS = 128 };
 enum grouped_way { FORWARD, GATES, BACK };
 
 struct grouped {
@@ -21,7 +20,9 @@ struct grouped {
 
 /* Where chunk `chunk` of eight neighbours along k of a row lies in a strip [rows][STRIP]. A warp reads four chunks of
  * eight rows at a time, two rows in one go. */
-static __device__ __forceinline__ int along_k(int row, int chunk) { return row * STRIP + (chunk ^ (row & 1) << 2) * 8; }
+template <int STRIP> static __device__ __forceinline__ int along_k(int row, int chunk) {
+    return row * STRIP + (chunk ^ (row & 1) << 2) * 8;
+}
 /* The same for a strip [STRIP][cols], of which the tensor cores' loads take the same chunk of rows 0, 1, 8, 9, 16, 17,
  * 24 and 25, or of as many rows behind each of these. */
 static __device__ __forceinline__ int across_k(int k, int chunk, int cols) {
@@ -54,13 +55,16 @@ static __device__ __forceinline__ void put_two(const struct grouped &a, int64_t 
     }
 }
 
-template <int BM, int BN, int STAGES> constexpr int shared_bytes() { return STAGES * (BM + BN) * STRIP * 2; }
+template <int BM, int BN, int STRIP, int STAGES> constexpr int shared_bytes() { return STAGES * (BM + BN) * STRIP * 2; }
+template <int BM, int BN, int WM, int WN> __host__ __device__ constexpr int threads_of() {
+    return BM / WM * (BN / WN) * 32;
+}
 
 /* GATES: of W's 2N rows the upper N make the gates, the lower N what they gate; in a tile eights of both take turns. */
-template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, grouped_way WAY>
-static __global__ void __launch_bounds__(THREADS, BLOCKS)
+template <int BM, int BN, int WM, int WN, int STRIP, int STAGES, int BLOCKS, grouped_way WAY>
+static __global__ void __launch_bounds__(threads_of<BM, BN, WM, WN>(), BLOCKS)
     experts_kernel(const struct grouped args, const struct cu_group e) {
-    static_assert(BM / WM * (BN / WN) == THREADS / 32, "a tile is shared by the warps");
+    enum { THREADS = threads_of<BM, BN, WM, WN>(), CHUNKS = STRIP / 8 };
     enum { MT = WM / 16, NT = WN / 8, X_ROWS = BM / (THREADS / CHUNKS), W_TURNS = BN / (THREADS / CHUNKS) };
     enum { COLS = WAY == GATES ? BN / 2 : BN, ACROSS = BN / 8, DOWN = THREADS / ACROSS };
     DYNAMIC_SHARED(shared);
@@ -89,7 +93,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int i = 0; i < X_ROWS; i++) {
             const int row = tid / CHUNKS + i * (THREADS / CHUNKS);
-            if (row < rows) async_copy16(x + along_k(row, tid % CHUNKS), in ? from_x[i] + k0 : g.a.p, in);
+            if (row < rows) async_copy16(x + along_k<STRIP>(row, tid % CHUNKS), in ? from_x[i] + k0 : g.a.p, in);
         }
 #pragma unroll
         for (int i = 0; i < W_TURNS; i++) {
@@ -103,7 +107,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
                 const int64_t n = n0 + (WAY == GATES ? row / 16 * 8 + row % 8 : row);
                 const bool has = in && n < g.N;
                 const int64_t of = WAY == GATES && row / 8 % 2 ? n + g.N : n;
-                async_copy16(to + along_k(row, tid % CHUNKS), has ? w + of * g.b.row + k0 + tid % CHUNKS * 8 : w, has);
+                async_copy16(to + along_k<STRIP>(row, tid % CHUNKS), has ? w + of * g.b.row + k0 + tid % CHUNKS * 8 : w,
+                             has);
             }
         }
     };
@@ -132,8 +137,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
             for (int i = 0; i < MT; i++) {
                 if (wm + i * 16 >= rows) break;
-                u[i] = load16(x + along_k(wm + i * 16 + r, p * 4 + c));
-                v[i] = load16(x + along_k(wm + i * 16 + r + 8, p * 4 + c));
+                u[i] = load16(x + along_k<STRIP>(wm + i * 16 + r, p * 4 + c));
+                v[i] = load16(x + along_k<STRIP>(wm + i * 16 + r + 8, p * 4 + c));
             }
 #pragma unroll
             for (int j = 0; j < NT; j++) {
@@ -144,7 +149,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
                     load_matrices<true>(q, b + across_k(k, wn / 8 + j, BN));
                     y = make_uint4(q[0], q[1], q[2], q[3]);
                 } else {
-                    y = load16(b + along_k(wn + j * 8 + r, p * 4 + c));
+                    y = load16(b + along_k<STRIP>(wn + j * 8 + r, p * 4 + c));
                 }
 #pragma unroll
                 for (int i = 0; i < MT; i++) {
@@ -184,27 +189,27 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 /* ---- launching ----------------------------------------------------------------------------------------------------
  */
 
-template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, grouped_way WAY>
+template <int BM, int BN, int WM, int WN, int STRIP, int STAGES, int BLOCKS, grouped_way WAY>
 static int start(const struct cu_dev *d, struct grouped a, const struct cu_group *e) {
-    auto *kernel = experts_kernel<BM, BN, WM, WN, STAGES, BLOCKS, WAY>;
-    constexpr int bytes = shared_bytes<BM, BN, STAGES>();
+    auto *kernel = experts_kernel<BM, BN, WM, WN, STRIP, STAGES, BLOCKS, WAY>;
+    constexpr int bytes = shared_bytes<BM, BN, STRIP, STAGES>();
     const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (rc) return rc;
     a.tiles_n = ceil_div(a.g.N, WAY == GATES ? BN / 2 : BN);
-    return LAUNCH_SOON(kernel, group_tiles(*e, a.g.M, BM) * a.tiles_n, THREADS, bytes, d, a, *e);
+    return LAUNCH_SOON(kernel, group_tiles(*e, a.g.M, BM) * a.tiles_n, (threads_of<BM, BN, WM, WN>()), bytes, d, a, *e);
 }
 
 /* The shape of a tile for so many rows an expert, in the mean. It changes no bits. */
 enum { FEW_ROWS = 6, SOME_ROWS = 80 };
 template <grouped_way WAY> static int pick(const struct cu_dev *d, const struct grouped &a, const struct cu_group *e) {
-    if (a.g.M <= FEW_ROWS * e->n) return start<16, 64, 16, 16, 6, 3, WAY>(d, a, e);
-    if (a.g.M <= SOME_ROWS * e->n) return start<64, 128, 64, 32, 4, 2, WAY>(d, a, e);
-    return start<128, 128, 64, 64, 3, 2, WAY>(d, a, e);
+    if (a.g.M <= FEW_ROWS * e->n) return start<16, 64, 16, 16, 64, 6, 3, WAY>(d, a, e);
+    if (a.g.M <= SOME_ROWS * e->n) return start<64, 128, 64, 32, 64, 4, 2, WAY>(d, a, e);
+    return start<128, 128, 64, 64, 64, 3, 2, WAY>(d, a, e);
 }
 
 extern "C" int cu_experts_takes(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e) {
     const bool back = g->b.row == 1 && g->b.step != 1;
-    bool fits = d->max_shared >= shared_bytes<128, 128, 3>() && g->a.vec && !g->bias && g->N % 8 == 0 &&
+    bool fits = d->max_shared >= shared_bytes<128, 128, 64, 3>() && g->a.vec && !g->bias && g->N % 8 == 0 &&
                 g->K % 8 == 0 && (back ? g->b.step : g->b.row) % 8 == 0;
     for (int i = 0; i < e->n; i++) fits = fits && ((uintptr_t)e->w[i] & 15) == 0;
     return fits;
