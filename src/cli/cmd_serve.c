@@ -181,6 +181,13 @@ static const struct args_flag flags[] = {
     FLAG_INT(O, tinker.max_models, "tinker-models", "N", 1, 100000, "64", "They train so many models at a time."),
     FLAG_INT(O, tinker.max_awake, "tinker-awake", "N", 1, 10000, "8",
              "So many of these are on the device; the others rest in host memory."),
+    FLAG_INT(O, tinker.key_models, "tinker-key-models", "N", 1, 100000, "16",
+             "Where there are keys, each of them trains so many models at a time."),
+    FLAG_INT(O, tinker.key_tokens, "tinker-key-tokens", "N", 1, INT64_MAX, "33554432",
+             "Where there are keys, so many tokens of each may wait to be trained on and sampled; then its clients are "
+             "told to wait."),
+    FLAG_INT(O, tinker.key_bytes, "tinker-key-bytes", "BYTES", 1, INT64_MAX, "no limit",
+             "Where there are keys, no checkpoint is saved for one whose checkpoints take so many bytes."),
     FLAG_INT(O, tinker.keep_s, "tinker-keep", "SECONDS", 0, 86400, "300",
              "Weights and moments of a model are written down so often: a restart computes again what came since."),
     FLAG_INT(O, tinker.train_tokens, "train-tokens", "N", 1, 1 << 30, "8192",
@@ -476,6 +483,7 @@ static enum status run(struct serve_command_options *o, struct err *e) {
     if (signals >= 0) close(signals);
     struct pool *pool = o->model ? pool_create(o->threads) : NULL;
     enum status st = find_keys(o, texts, e);
+    o->tinker.n_keys = (int)(o->keys.n + o->admin_keys.n);
     if (st == ST_OK) st = open_served(o, pool, &model, &s, e);
     if (st == ST_OK) st = serve_with(&s, o, e);
     if (st == ST_OK && s.model && serve_failed(s.model, e)) st = e->code;
@@ -511,8 +519,9 @@ static int check_flags(const struct args *given, const struct serve_command_opti
                                            "reasoning",   "embeddings", "device",       "logprobs-mode",  "dtype",
                                            "base-dtype",  "kv-memory",  "max-batch",    "prefill-tokens", "threads",
                                            "adapter-dir", "tinker"};
-    static const char *const of_tinker[] = {"tinker-tokenizer", "tinker-models", "tinker-awake", "tinker-keep",
-                                            "train-tokens"};
+    static const char *const of_tinker[] = {"tinker-tokenizer", "tinker-models",     "tinker-awake",
+                                            "tinker-keep",      "tinker-key-models", "tinker-key-tokens",
+                                            "tinker-key-bytes", "train-tokens"};
     if (!o->model && !o->verify.only) return args_wrong(&serve_command, given, "--model is needed");
     if (o->model && o->verify.only)
         return args_wrong(&serve_command, given, "--verify-only: there is no model with it; --verify has both");

@@ -136,6 +136,10 @@ const char *http_header(const struct http_exchange *x, const char *name) {
     return MHD_lookup_connection_value(x->c->mhd, MHD_HEADER_KIND, name);
 }
 
+bool http_key(const struct http_exchange *x, struct digest *out) {
+    return guard_known_key(&x->s->guard, http_header(x, "Authorization"), http_header(x, "X-Api-Key"), out);
+}
+
 const char *http_body(const struct http_exchange *x, size_t *bytes) {
     *bytes = x->body.len;
     return str_c(&x->body);

@@ -47,6 +47,16 @@ enum guard_answer guard_key(const struct guard *g, const char *authorization, co
     return !admin || is_admin ? GUARD_YES : GUARD_NOT_ADMIN;
 }
 
+bool guard_known_key(const struct guard *g, const char *authorization, const char *x_api_key, struct digest *out) {
+    const char *const given[] = {bearer(authorization), x_api_key && *x_api_key ? x_api_key : NULL};
+    for (size_t i = 0; i < ARRAY_LEN(given); i++) {
+        if (!given[i]) continue;
+        *out = digest_of(given[i], strlen(given[i]));
+        if (any_is(g->keys, g->n_keys, out) || any_is(g->admin_keys, g->n_admin_keys, out)) return true;
+    }
+    return false;
+}
+
 /* ---- names and pages ----------------------------------------------------------------------------------------------*/
 
 /* The length of the name in "name:port", "[address]:port". */

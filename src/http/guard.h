@@ -20,6 +20,8 @@ enum guard_answer { GUARD_YES, GUARD_NO_KEY, GUARD_WRONG_KEY, GUARD_NOT_ADMIN };
 /* GUARD_YES: a caller with these headers (NULL: absent) has the rights of an ordinary user or, with admin, of one who
  * may change what the server does. All keys are compared, in constant time. */
 enum guard_answer guard_key(const struct guard *g, const char *authorization, const char *x_api_key, bool admin);
+/* The key among these headers that the server knows; false: there is none, or the server has no keys. */
+bool guard_known_key(const struct guard *g, const char *authorization, const char *x_api_key, struct digest *out);
 /* True: the Host header names this server: localhost, a loopback address or one of the configured names, with any
  * port; or hosts are not checked (check_host). */
 bool guard_host(const struct guard *g, const char *host);

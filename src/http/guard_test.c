@@ -43,6 +43,21 @@ static void test_no_keys(void **state) {
     assert_int_equal(guard_key(&all, NULL, NULL, true), GUARD_YES);
 }
 
+/* Who showed a key is known by it, whatever else stands beside it. */
+static void test_known_keys(void **state) {
+    const struct guard g = with_keys(2, 1, false), none = with_keys(0, 0, false);
+    struct digest d;
+    (void)state;
+    assert_true(guard_known_key(&g, "Bearer one", NULL, &d));
+    assert_true(digest_equal(&d, &keys[0]));
+    assert_true(guard_known_key(&g, "Bearer wrong", "two", &d));
+    assert_true(digest_equal(&d, &keys[1]));
+    assert_true(guard_known_key(&g, NULL, "boss", &d));
+    assert_true(digest_equal(&d, &admins[0]));
+    assert_false(guard_known_key(&g, "Bearer wrong", NULL, &d));
+    assert_false(guard_known_key(&none, "Bearer one", NULL, &d));
+}
+
 static void test_admin_keys(void **state) {
     (void)state;
     const struct guard both = with_keys(1, 1, false), alone = with_keys(0, 1, false), all = with_keys(1, 0, true);
@@ -118,9 +133,9 @@ static void test_request_ids(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys),       cmocka_unit_test(test_no_keys),
-                                       cmocka_unit_test(test_admin_keys), cmocka_unit_test(test_hosts),
-                                       cmocka_unit_test(test_origins),    cmocka_unit_test(test_targets),
-                                       cmocka_unit_test(test_request_ids)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys),    cmocka_unit_test(test_known_keys),
+                                       cmocka_unit_test(test_no_keys), cmocka_unit_test(test_admin_keys),
+                                       cmocka_unit_test(test_hosts),   cmocka_unit_test(test_origins),
+                                       cmocka_unit_test(test_targets), cmocka_unit_test(test_request_ids)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@
 #define KERNELRL_HTTP_HTTP_H
 
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/str.h"
 
 struct http_server;
@@ -117,6 +118,8 @@ const char *http_path(const struct http_exchange *x);                     /* dec
 const char *http_tail(const struct http_exchange *x);                     /* what stood for the "*" of the route */
 const char *http_query(const struct http_exchange *x, const char *name);  /* decoded, or NULL */
 const char *http_header(const struct http_exchange *x, const char *name); /* or NULL */
+/* The key that the client has shown; false: it has shown none that the server knows. */
+bool http_key(const struct http_exchange *x, struct digest *out);
 const char *http_body(const struct http_exchange *x, size_t *bytes);
 void http_take_body(struct http_exchange *x, struct str *out); /* the caller's from now on */
 const char *http_request_id(const struct http_exchange *x);

@@ -41,6 +41,7 @@ struct model_thread {
 
     pthread_mutex_t lock; /* the lists, and what follows */
     struct model_call *calls, **calls_end, *called, **called_end;
+    int64_t served; /* calls that were taken out of `calls` */
     struct job *news, **news_end;
     int n_news;
     struct engine_stats stats;
@@ -60,12 +61,20 @@ static void tell(struct model_thread *t) {
 
 /* ---- the model's thread -------------------------------------------------------------------------------------------*/
 
+static int64_t last_served(const struct model_call *c) { return c->turn ? c->turn->served : 0; }
+
+/* Takes out the first call of the turn that was served longest ago; NULL: there is none. */
 static struct model_call *take_call(struct model_thread *t) {
     pthread_mutex_lock(&t->lock);
-    struct model_call *c = t->calls;
+    struct model_call **best = &t->calls;
+    for (struct model_call **at = best; *at; at = &(*at)->next)
+        if (last_served(*at) < last_served(*best)) best = at;
+    struct model_call *c = *best;
     if (c) {
-        t->calls = c->next;
-        if (!t->calls) t->calls_end = &t->calls;
+        *best = c->next;
+        if (!c->next) t->calls_end = best;
+        t->served++;
+        if (c->turn) c->turn->served = t->served;
     }
     pthread_mutex_unlock(&t->lock);
     return c;

@@ -38,13 +38,19 @@ double model_thread_silent_s(const struct model_thread *t);
 
 /* ---- what runs between steps --------------------------------------------------------------------------------------*/
 
+/* Whose calls alternate with those of others. The thread's own, and zero at first. */
+struct model_turn {
+    int64_t served; /* number of the last call that was run; 0: none */
+};
 /* run() is called by the model's thread with the engine at rest: no step is under way. Where it returns false there is
  * more to do, and it is called again behind the next step. done() is called by model_thread_collect(), or by
- * model_thread_stop(), then also of a call that never ran. */
+ * model_thread_stop(), then also of a call that never ran. Of the calls that wait, the one is run next whose turn was
+ * served longest ago; those of one turn go round. */
 struct model_call {
     bool (*run)(struct model_call *c, struct policy *p);
     void (*done)(struct model_call *c);
     bool finished;           /* true: run() has returned true */
+    struct model_turn *turn; /* lives as long as the call; NULL: the call goes before those that have one */
     struct model_call *next; /* the thread's own */
 };
 void model_thread_call(struct model_thread *t, struct model_call *c);

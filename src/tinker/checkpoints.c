@@ -48,6 +48,7 @@ struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum check
                                     .expires = call->ttl_s > 0 ? now + call->ttl_s : 0,
                                     .metadata =
                                         call->user_metadata ? json_dumps(call->user_metadata, JSON_COMPACT) : NULL};
+    memcpy(c->owner, r->session->tenant->id, sizeof c->owner);
     return c;
 }
 
@@ -58,6 +59,7 @@ enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *d
     CLEANUP_STR struct str s = STR_INIT;
     js_begin(&s, NULL, '{');
     js_put_i64(&s, "version", 1);
+    js_put_str(&s, "owner", c->owner);
     js_put_str(&s, "run", c->run);
     js_put_str(&s, "kind", checkpoint_kind_names[c->kind]);
     js_put_str(&s, "name", c->name);
@@ -77,11 +79,12 @@ enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *d
 }
 
 static enum status read_description(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) {
-    const char *run, *name, *kind, *base, *metadata = NULL, *call = NULL;
+    const char *run, *name, *kind, *base, *metadata = NULL, *call = NULL, *owner = "";
     int64_t version, rank, parts;
     double alpha;
     TRY(js_get_i64(j, where, "version", &version, e));
     if (version != 1) return FAIL(e, ST_UNSUPPORTED, "%s: version %lld is not known", where, (long long)version);
+    TRY(js_opt_str(j, where, "owner", &owner, e));
     TRY(js_get_str(j, where, "run", &run, e));
     TRY(js_get_str(j, where, "name", &name, e));
     TRY(js_get_str(j, where, "kind", &kind, e));
@@ -100,6 +103,7 @@ static enum status read_description(const json_t *j, const char *where, struct t
     if (c->kind == CHECKPOINT_KINDS || !call_name_is_safe(name))
         return FAIL(e, ST_PARSE, "%s: kind or name is none", where);
     c->shape = (struct adapter_shape){.rank = (int)rank, .alpha = (float)alpha, .parts = (unsigned)parts};
+    snprintf(c->owner, sizeof c->owner, "%s", owner);
     c->run = xstrdup(run);
     c->name = xstrdup(name);
     c->base = xstrdup(base);
@@ -159,11 +163,17 @@ struct tinker_checkpoint *checkpoint_find(const struct tinker *t, const struct c
     return c;
 }
 
-enum status checkpoint_at(const struct tinker *t, const char *path, struct tinker_checkpoint **out, struct err *e) {
+bool checkpoint_seen(const struct tinker_checkpoint *c, const struct tinker_tenant *by) {
+    return c->public || tenant_sees(by, c->owner);
+}
+
+enum status checkpoint_at(const struct tinker *t, const struct tinker_tenant *by, const char *path,
+                          struct tinker_checkpoint **out, struct err *e) {
     struct arena a = ARENA_INIT;
     struct checkpoint_path p;
     enum status st = call_read_path(path, &a, &p, e);
     *out = st == ST_OK ? checkpoint_find(t, &p) : NULL;
+    if (*out && !checkpoint_seen(*out, by)) *out = NULL;
     if (st == ST_OK && !*out) st = FAIL(e, ST_INVALID, "there is no checkpoint %.300s here", path);
     arena_free(&a);
     return st;

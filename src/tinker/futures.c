@@ -14,15 +14,16 @@ struct future *future_find(const struct tinker *t, const char *id) {
     return f;
 }
 
+struct future *future_seen(struct tinker *t, const struct http_exchange *x, const char *id) {
+    struct future *f = future_find(t, id);
+    return f && tenant_sees(tenant_of(t, x), f->owner->tenant->id) ? f : NULL;
+}
+
 struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
                            const struct digest *content) {
     struct future **slot = slot_of(t, id), *f = xcalloc(1, sizeof *f);
-    *f = (struct future){.next = *slot,
-                         .id = xstrdup(id),
-                         .owner = owner,
-                         .content = *content,
-                         .since = tinker_now_s(),
-                         .kept = (struct kept_results *)(uintptr_t)&t->kept};
+    *f =
+        (struct future){.next = *slot, .id = xstrdup(id), .owner = owner, .content = *content, .since = tinker_now_s()};
     *slot = f;
     return f;
 }
@@ -40,15 +41,17 @@ static void wake(struct future *f) {
     free(polls);
 }
 
+static struct kept_results *kept_of(const struct future *f) { return &f->owner->tenant->kept; }
+
 /* Its result counts no more. */
 static void forget_bytes(struct future *f) {
     const int64_t n = f->state == FUTURE_WAITS ? 0 : (int64_t)f->result.len;
-    f->kept->bytes -= n;
-    if (f->read == 0) f->kept->unread -= n;
+    kept_of(f)->bytes -= n;
+    if (f->read == 0) kept_of(f)->unread -= n;
 }
 
 void future_read(struct future *f) {
-    if (f->read == 0) f->kept->unread -= (int64_t)f->result.len;
+    if (f->read == 0) kept_of(f)->unread -= (int64_t)f->result.len;
     f->read = tinker_now_s();
 }
 
@@ -58,8 +61,8 @@ void future_done(struct future *f, struct str *result, bool proto) {
     f->result = *result;
     *result = STR_INIT;
     f->since = tinker_now_s();
-    f->kept->bytes += (int64_t)f->result.len;
-    f->kept->unread += (int64_t)f->result.len;
+    kept_of(f)->bytes += (int64_t)f->result.len;
+    kept_of(f)->unread += (int64_t)f->result.len;
     wake(f);
 }
 
@@ -73,8 +76,8 @@ void future_fail(struct future *f, const char *category, const char *message) {
     js_put_str(&f->result, "category", category);
     js_end(&f->result, '}');
     f->since = tinker_now_s();
-    f->kept->bytes += (int64_t)f->result.len;
-    f->kept->unread += (int64_t)f->result.len;
+    kept_of(f)->bytes += (int64_t)f->result.len;
+    kept_of(f)->unread += (int64_t)f->result.len;
     wake(f);
 }
 
@@ -136,23 +139,26 @@ void futures_age(struct tinker *t, double now) {
                 at = &(*at)->next;
 }
 
-/* The one that was fetched longest ago; NULL: there is none, or all of them lately. */
-static struct future **oldest_read(struct tinker *t, double before) {
+/* The tenant's that was fetched longest ago; NULL: there is none, or all of them lately. */
+static struct future **oldest_read(struct tinker *t, const struct tinker_tenant *b, double before) {
     struct future **oldest = NULL;
     for (int i = 0; i < FUTURE_SLOTS; i++)
         for (struct future **at = &t->future[i]; *at; at = &(*at)->next)
-            if ((*at)->read > 0 && (*at)->read <= before && (!oldest || (*at)->read < (*oldest)->read)) oldest = at;
+            if ((*at)->owner->tenant == b && (*at)->read > 0 && (*at)->read <= before &&
+                (!oldest || (*at)->read < (*oldest)->read))
+                oldest = at;
     return oldest;
 }
 
 void futures_trim(struct tinker *t, double now) {
     struct future **at;
-    while (t->kept.bytes > t->o->max_results && (at = oldest_read(t, now - t->o->reread_s))) drop(at);
+    for (const struct tinker_tenant *b = t->tenants; b; b = b->next)
+        while (b->kept.bytes > t->o->max_results && (at = oldest_read(t, b, now - t->o->reread_s))) drop(at);
 }
 
-bool futures_full(const struct tinker *t, struct http_exchange *x) {
-    if (t->kept.unread <= t->o->max_results) return false;
-    reply_detail(x, 429, "results of %lld bytes wait to be fetched: fetch them first", (long long)t->kept.unread);
+bool futures_full(const struct tinker *t, const struct tinker_tenant *b, struct http_exchange *x) {
+    if (b->kept.unread <= t->o->max_results) return false;
+    reply_detail(x, 429, "results of %lld bytes wait to be fetched: fetch them first", (long long)b->kept.unread);
     return true;
 }
 
@@ -188,7 +194,7 @@ void retrieve_begin(void *tinker, struct http_exchange *x) {
         reply_detail(x, 422, "%s", e.msg);
         return;
     }
-    struct future *f = future_find(t, id);
+    struct future *f = future_seen(t, x, id);
     if (!f && !t->restored) { /* it may come back */
         http_wake_after(x, 1);
         return;

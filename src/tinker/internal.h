@@ -21,13 +21,29 @@ enum {
     KEPT_SNAPSHOTS = 4, /* samplers without a name, of a model, that a restart finds again */
 };
 
-/* ---- futures ------------------------------------------------------------------------------------------------------*/
+/* ---- tenants ------------------------------------------------------------------------------------------------------*/
 
-enum future_state { FUTURE_WAITS, FUTURE_DONE, FUTURE_FAILED };
 /* Bytes of the results that are kept; unread: of those that nobody has fetched. */
 struct kept_results {
     int64_t bytes, unread;
 };
+/* Whoever has one key. Nobody else sees what is a tenant's, and each has limits of its own. Without keys all clients
+ * are one tenant. */
+struct tinker_tenant {
+    struct tinker_tenant *next;
+    char id[33]; /* digits of the key's digest; "": the server has no keys */
+    struct kept_results kept;
+    struct model_turn turn;
+    int64_t held_bytes;                    /* of calls that wait */
+    int64_t tokens;                        /* of calls and requests that have not ended */
+    int64_t sequences;                     /* of requests that have not ended */
+    int64_t inside;                        /* of these, the engine's */
+    struct sampling *queued, **queued_end; /* requests that have a part which the engine has not */
+};
+
+/* ---- futures ------------------------------------------------------------------------------------------------------*/
+
+enum future_state { FUTURE_WAITS, FUTURE_DONE, FUTURE_FAILED };
 /* What a call is answered with: a promise, and what became of it. */
 struct future {
     struct future *next;                /* in its slot */
@@ -39,7 +55,6 @@ struct future {
     struct str result;
     double since; /* when it was made or, then, done */
     double read;  /* when its result was fetched last; 0: never */
-    struct kept_results *kept;
     struct http_exchange **poll;
     int n_polls, cap_polls;
 };
@@ -69,6 +84,7 @@ struct incoming {
 
 struct tinker_session {
     struct tinker_session *next;
+    struct tinker_tenant *tenant;
     char id[40];
     char *name, *metadata; /* or NULL; metadata: JSON */
     double heard;          /* when its last sign of life came */
@@ -126,9 +142,10 @@ struct tinker_sampler {
 struct tinker_checkpoint {
     struct tinker_checkpoint *next;
     char *run, *name, *base, *folder; /* base: as in a run; folder: below the checkpoints' */
+    char owner[33];                   /* the tenant's id; "": whoever uses the server */
     enum checkpoint_kind kind;
     struct adapter_shape shape;
-    bool moments, public;         /* moments: it holds the optimizer's */
+    bool moments, public;         /* moments: it holds the optimizer's; public: every tenant may read it */
     int64_t bytes, made, expires; /* Unix seconds; expires 0: never */
     char *metadata;               /* JSON, or NULL */
     char *call;                   /* the future of the call that made it; NULL: not known */
@@ -155,8 +172,9 @@ struct task {
     struct tinker_sampler *sampler; /* or NULL */
     struct future *future;          /* or NULL */
     struct arena mem;
-    int64_t bytes; /* that count as held */
-    int64_t seq;   /* 0: it is no numbered call */
+    int64_t bytes;  /* that count as held */
+    int64_t tokens; /* that count as waiting */
+    int64_t seq;    /* 0: it is no numbered call */
     /* what is asked for */
     struct datums datums;
     struct call_optim optim;
@@ -180,12 +198,17 @@ struct task {
     int adapter;                /* of a snapshot or an opened sampler; of a drop: to be dropped */
 };
 
+/* A request to sample. The engine gets it in parts of `part` samples, so that tenants take turns. */
 struct sampling {
-    struct sampling *next;
+    struct sampling *next, *next_queued;
     struct tinker *t;
     struct tinker_sampler *sampler;
     struct future *future;
     struct job *job;
+    struct request request;     /* as a whole; lies in the arena */
+    int part, n_parts, n_given; /* n_given: parts that the engine has got */
+    int64_t inside;             /* samples of parts that the engine has got and not ended */
+    int64_t tokens;             /* that count as waiting; 0: the request does not count */
     json_t *json;
     struct arena mem;
     struct call_sample call;
@@ -197,7 +220,8 @@ struct tinker {
     struct model_thread *thread;
     struct comm *comm;
     struct future *future[FUTURE_SLOTS];
-    struct kept_results kept;
+    struct tinker_tenant *tenants;
+    int64_t inside; /* samples of all tenants that the engine has */
     struct tinker_session *sessions;
     struct tinker_run *runs;
     struct tinker_sampler *samplers;
@@ -206,7 +230,6 @@ struct tinker {
     char *folder;               /* of checkpoints */
     char *session_folder;       /* of sessions that have not ended */
     bool restored;              /* what a server before this one left goes on */
-    int64_t held_bytes;
     double ticked;
     /* the model's thread */
     int64_t uses;
@@ -234,20 +257,40 @@ struct digest body_digest(const struct http_exchange *x);
 bool model_is_up(struct tinker *t, struct http_exchange *x);
 /* Where clients may go on: false, and x has its reply, when there is no such session or it has ended. */
 struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, const char *id);
-struct tinker_session *session_find(const struct tinker *t, const char *id);
 struct tinker_run *run_find(const struct tinker *t, const char *id);
 struct tinker_sampler *sampler_find(const struct tinker *t, const char *id);
+/* The same for a client: NULL also where it is another tenant's. x NULL: the store's, who sees all. */
+struct tinker_session *session_seen(struct tinker *t, const struct http_exchange *x, const char *id);
+struct tinker_run *run_seen(struct tinker *t, const struct http_exchange *x, const char *id);
+struct tinker_sampler *sampler_seen(struct tinker *t, const struct http_exchange *x, const char *id);
 void session_finish(struct tinker *t, struct tinker_session *s);
 /* Gives up what a session that has ended holds, once nothing of it is under way. */
 void session_settle(struct tinker *t, struct tinker_session *s);
+
+/* ---- tenants.c ---- */
+/* The tenant with this id, which is made where there is none yet. */
+struct tinker_tenant *tenant_by_id(struct tinker *t, const char *id);
+/* The client's. */
+struct tinker_tenant *tenant_of(struct tinker *t, const struct http_exchange *x);
+/* Whether a tenant sees what has this owner. `by` NULL: the store, who sees all. */
+bool tenant_sees(const struct tinker_tenant *by, const char *owner);
+/* The quotas of keys. True: x has its reply, 429, because so many tokens more would wait than a key may have. */
+bool tenant_has_enough(const struct tinker *t, const struct tinker_tenant *b, struct http_exchange *x, int64_t tokens);
+/* Whether a further model may be made: ST_INVALID, it is one more than a key may have. */
+enum status tenant_may_add_model(const struct tinker *t, const struct tinker_tenant *b, struct err *e) MUST_USE;
+/* Whether a further checkpoint may be written: ST_INVALID, the key's take as many bytes as they may. */
+enum status tenant_may_save(const struct tinker *t, const struct tinker_tenant *b, struct err *e) MUST_USE;
+void tenants_free(struct tinker *t);
 
 /* ---- futures.c ---- */
 struct future *future_find(const struct tinker *t, const char *id);
 struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
                            const struct digest *content);
-/* Takes the bytes of result. */
+/* The same for a client: NULL also where it is another tenant's. */
+struct future *future_seen(struct tinker *t, const struct http_exchange *x, const char *id);
 /* Its result, which is there, has been fetched. */
 void future_read(struct future *f);
+/* Takes the bytes of result. */
 void future_done(struct future *f, struct str *result, bool proto);
 /* category: "user", "server" or "unknown". */
 void future_fail(struct future *f, const char *category, const char *message);
@@ -259,10 +302,12 @@ void future_promise(struct http_exchange *x, const struct future *f, const char 
 bool future_repeated(struct tinker *t, struct http_exchange *x, const char *id, const struct digest *content,
                      const char *model_id);
 void futures_drop(struct tinker *t, const struct tinker_session *owner);
-/* While more than max_results bytes are kept, those go that were fetched longest ago, and not within reread_s. */
+/* While more than max_results bytes of a tenant are kept, those go that were fetched longest ago, and not within
+ * reread_s. */
 void futures_trim(struct tinker *t, double now);
-/* Whether so many bytes wait to be fetched that no further call is taken on; x has its reply, 429, then. */
-bool futures_full(const struct tinker *t, struct http_exchange *x);
+/* Whether so many bytes of a tenant wait to be fetched that no further call of it is taken on; x has its reply, 429,
+ * then. */
+bool futures_full(const struct tinker *t, const struct tinker_tenant *b, struct http_exchange *x);
 void futures_age(struct tinker *t, double now);
 void retrieve_begin(void *tinker, struct http_exchange *x);
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e);
@@ -334,9 +379,12 @@ void samplings_end(struct tinker *t, const struct tinker_session *s);
 enum status checkpoints_open(struct tinker *t, struct err *e) MUST_USE;
 void checkpoints_close(struct tinker *t);
 struct tinker_checkpoint *checkpoint_find(const struct tinker *t, const struct checkpoint_path *p);
-/* The checkpoint of a tinker:// path. ST_INVALID: there is none, and the message says what to do. */
-enum status checkpoint_at(const struct tinker *t, const char *path, struct tinker_checkpoint **out,
-                          struct err *e) MUST_USE;
+/* The checkpoint of a tinker:// path, if this tenant may read it (NULL: the store may all). ST_INVALID: there is none,
+ * and the message says what to do. */
+enum status checkpoint_at(const struct tinker *t, const struct tinker_tenant *by, const char *path,
+                          struct tinker_checkpoint **out, struct err *e) MUST_USE;
+/* Whether the tenant may read it. */
+bool checkpoint_seen(const struct tinker_checkpoint *c, const struct tinker_tenant *by);
 struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum checkpoint_kind kind,
                                           const struct call_save *c, const char *call);
 char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c); /* malloc'ed */

@@ -34,6 +34,12 @@ static void put_cursor(struct str *out, const struct page *p, int64_t total) {
     js_end(out, '}');
 }
 
+static void put_optimizer(struct str *out) {
+    js_begin(out, "optimizer_config", '{');
+    js_put_str(out, "type", "adamw");
+    js_end(out, '}');
+}
+
 static void put_metadata(struct str *out, const char *metadata) {
     CLEANUP_JSON json_t *j = metadata ? json_loads(metadata, 0, NULL) : NULL;
     if (j)
@@ -55,7 +61,7 @@ void get_info_begin(void *tinker, struct http_exchange *x) {
         reply_detail(x, 422, "%s", e.msg);
         return;
     }
-    const struct tinker_run *r = run_find(t, id);
+    const struct tinker_run *r = run_seen(t, x, id);
     if (!r) {
         reply_detail(x, 404, "there is no model \"%.200s\" here", id);
         return;
@@ -68,6 +74,7 @@ void get_info_begin(void *tinker, struct http_exchange *x) {
     js_put_bool(&out, "is_lora", true);
     js_put_i64(&out, "lora_rank", r->shape.rank);
     js_put_str(&out, "model_name", r->base);
+    put_optimizer(&out);
     js_begin(&out, "model_data", '{');
     js_put_str(&out, "arch", model_cfg(p->model)->arch->name);
     js_put_str(&out, "model_name", r->base);
@@ -138,17 +145,19 @@ static int newer(const void *a, const void *b) {
     return (y->used > x->used) - (y->used < x->used);
 }
 
-/* All of them, newest first. The caller frees the list. */
-static struct listed_run *list_runs(const struct tinker *t, int *n) {
+/* All that a tenant sees, newest first. The caller frees the list. */
+static struct listed_run *list_runs(const struct tinker *t, const struct tinker_tenant *by, int *n) {
     int cap = 1;
     for (const struct tinker_run *r = t->runs; r; r = r->next) cap++;
     for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) cap++;
     struct listed_run *l = xcalloc((size_t)cap, sizeof *l);
     *n = 0;
     for (const struct tinker_run *r = t->runs; r; r = r->next)
-        l[(*n)++] = (struct listed_run){r->id, r->base, r->metadata, r->shape.rank, r->corrupt, r->last_used};
+        if (tenant_sees(by, r->session->tenant->id))
+            l[(*n)++] = (struct listed_run){r->id, r->base, r->metadata, r->shape.rank, r->corrupt, r->last_used};
     for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) {
         int k = 0;
+        if (!tenant_sees(by, c->owner)) continue;
         while (k < *n && strcmp(l[k].id, c->run) != 0) k++;
         if (k == *n) l[(*n)++] = (struct listed_run){c->run, c->base, c->metadata, c->shape.rank, false, c->made};
     }
@@ -157,11 +166,11 @@ static struct listed_run *list_runs(const struct tinker *t, int *n) {
 }
 
 void runs_list_begin(void *tinker, struct http_exchange *x) {
-    const struct tinker *t = tinker;
+    struct tinker *t = tinker;
     const struct page p = page_of(x, 20);
     struct str out = STR_INIT;
     int n;
-    CLEANUP_FREE struct listed_run *l = list_runs(t, &n);
+    CLEANUP_FREE struct listed_run *l = list_runs(t, tenant_of(t, x), &n);
     js_begin(&out, NULL, '{');
     js_begin(&out, "training_runs", '[');
     for (int64_t i = p.offset; i < n && i < p.offset + p.limit; i++) put_run(t, &out, &l[i]);
@@ -173,15 +182,16 @@ void runs_list_begin(void *tinker, struct http_exchange *x) {
 
 /* ---- checkpoints --------------------------------------------------------------------------------------------------*/
 
-/* Those of a run, or all. */
-static void reply_checkpoints(const struct tinker *t, struct http_exchange *x, const char *run) {
+/* Those of a run, or all. Of public ones of another tenant only a run's are listed. */
+static void reply_checkpoints(struct tinker *t, struct http_exchange *x, const char *run) {
     const struct page p = run ? (struct page){MAX_LIMIT, 0} : page_of(x, 100);
     struct str out = STR_INIT;
     int64_t n = 0;
+    const struct tinker_tenant *by = tenant_of(t, x);
     js_begin(&out, NULL, '{');
     js_begin(&out, "checkpoints", '[');
     for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) {
-        if (run && strcmp(run, c->run) != 0) continue;
+        if (run ? strcmp(run, c->run) != 0 || !checkpoint_seen(c, by) : !tenant_sees(by, c->owner)) continue;
         if (n >= p.offset && (run || n < p.offset + p.limit)) put_checkpoint(&out, NULL, c);
         n++;
     }
@@ -193,10 +203,10 @@ static void reply_checkpoints(const struct tinker *t, struct http_exchange *x, c
 
 void checkpoints_list_begin(void *tinker, struct http_exchange *x) { reply_checkpoints(tinker, x, NULL); }
 
-static void show_run(const struct tinker *t, struct http_exchange *x, const char *id) {
+static void show_run(struct tinker *t, struct http_exchange *x, const char *id) {
     struct str out = STR_INIT;
     int n, k = 0;
-    CLEANUP_FREE struct listed_run *l = list_runs(t, &n);
+    CLEANUP_FREE struct listed_run *l = list_runs(t, tenant_of(t, x), &n);
     while (k < n && strcmp(l[k].id, id) != 0) k++;
     if (k == n) {
         reply_detail(x, 404, "there is no training run \"%.200s\" here", id);
@@ -206,8 +216,10 @@ static void show_run(const struct tinker *t, struct http_exchange *x, const char
     http_reply_json(x, 200, &out);
 }
 
-/* The checkpoint of a URL, and what follows its name; NULL: x has its reply. */
-static struct tinker_checkpoint *checkpoint_of(struct tinker *t, struct http_exchange *x, char rest[32]) {
+/* The checkpoint of a URL that the client may read or, with `own`, change, and what follows its name; NULL: x has its
+ * reply. */
+static struct tinker_checkpoint *checkpoint_of(struct tinker *t, struct http_exchange *x, bool own, char rest[32]) {
+    const struct tinker_tenant *by = tenant_of(t, x);
     struct arena a = ARENA_INIT;
     struct checkpoint_path p;
     struct err e = {0};
@@ -218,6 +230,7 @@ static struct tinker_checkpoint *checkpoint_of(struct tinker *t, struct http_exc
     } else {
         snprintf(rest, 32, "%s", tail);
         c = checkpoint_find(t, &p);
+        if (c && !(own ? tenant_sees(by, c->owner) : checkpoint_seen(c, by))) c = NULL;
         if (!c)
             reply_detail(x, 404, "there is no checkpoint tinker://%.200s/%s/%s", p.run, checkpoint_kind_names[p.kind],
                          p.name);
@@ -284,7 +297,7 @@ void run_get_begin(void *tinker, struct http_exchange *x) {
         reply_checkpoints(t, x, run);
         return;
     }
-    const struct tinker_checkpoint *c = checkpoint_of(t, x, rest);
+    const struct tinker_checkpoint *c = checkpoint_of(t, x, false, rest);
     if (!c) return;
     if (strcmp(rest, "external_weights_urls") == 0 && c->kind == CHECKPOINT_EXTERNAL)
         reply_urls(t, x, c);
@@ -292,25 +305,43 @@ void run_get_begin(void *tinker, struct http_exchange *x) {
         reply_detail(x, 404, "files of checkpoints are those of external_weights: call save_weights_external");
 }
 
+/* Whether other tenants may read the checkpoint. */
+static void publish(struct tinker *t, struct http_exchange *x, struct tinker_checkpoint *c, bool public) {
+    CLEANUP_FREE char *dir = checkpoint_dir(t, c);
+    const bool before = c->public;
+    struct err e = {0};
+    c->public = public;
+    if (checkpoint_describe(c, dir, &e) == ST_OK) {
+        reply_empty(x);
+        return;
+    }
+    c->public = before;
+    reply_detail(x, 500, "%s", e.msg);
+}
+
+/* DELETE training_runs/RUN/checkpoints/KIND/NAME and .../publish */
 void run_delete_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
     char rest[32];
-    struct tinker_checkpoint *c = checkpoint_of(t, x, rest);
+    struct tinker_checkpoint *c = checkpoint_of(t, x, true, rest);
     if (!c) return;
-    if (strcmp(rest, "publish") == 0)
-        reply_detail(x, 400, "checkpoints are not published here: whoever has a key may read them");
-    else if (*rest)
+    if (strcmp(rest, "publish") == 0) {
+        publish(t, x, c, false);
+    } else if (*rest) {
         reply_detail(x, 404, "there is no such call");
-    if (http_replied(x)) return;
-    checkpoint_remove(t, c);
-    reply_empty(x);
+    } else {
+        checkpoint_remove(t, c);
+        reply_empty(x);
+    }
 }
 
+/* POST training_runs/RUN/checkpoints/KIND/NAME/publish */
 void run_post_begin(void *tinker, struct http_exchange *x) {
     char rest[32];
-    if (!checkpoint_of(tinker, x, rest)) return;
+    struct tinker_checkpoint *c = checkpoint_of(tinker, x, true, rest);
+    if (!c) return;
     if (strcmp(rest, "publish") == 0)
-        reply_detail(x, 400, "checkpoints are not published here: whoever has a key may read them");
+        publish(tinker, x, c, true);
     else
         reply_detail(x, 404, "there is no such call");
 }
@@ -323,7 +354,7 @@ void run_put_begin(void *tinker, struct http_exchange *x) {
     int64_t ttl = 0;
     char rest[32];
     if (!j) return;
-    struct tinker_checkpoint *c = checkpoint_of(t, x, rest);
+    struct tinker_checkpoint *c = checkpoint_of(t, x, true, rest);
     if (!c) return;
     if (strcmp(rest, "ttl") != 0) {
         reply_detail(x, 404, "there is no such call");
@@ -356,7 +387,7 @@ void weights_info_begin(void *tinker, struct http_exchange *x) {
         reply_detail(x, 422, "%s", e.msg);
         return;
     }
-    if (checkpoint_at(t, path, &c, &e) != ST_OK) {
+    if (checkpoint_at(t, tenant_of(t, x), path, &c, &e) != ST_OK) {
         reply_detail(x, 404, "%s", e.msg);
         return;
     }
@@ -367,6 +398,7 @@ void weights_info_begin(void *tinker, struct http_exchange *x) {
     js_put_bool(&out, "train_unembed", c->shape.parts & ADAPTER_HEAD);
     js_put_bool(&out, "train_mlp", c->shape.parts & ADAPTER_MLP);
     js_put_bool(&out, "train_attn", c->shape.parts & ADAPTER_ATTENTION);
+    put_optimizer(&out);
     js_end(&out, '}');
     http_reply_json(x, 200, &out);
 }
@@ -374,9 +406,9 @@ void weights_info_begin(void *tinker, struct http_exchange *x) {
 /* ---- samplers and sessions ----------------------------------------------------------------------------------------*/
 
 void sampler_get_begin(void *tinker, struct http_exchange *x) {
-    const struct tinker *t = tinker;
+    struct tinker *t = tinker;
     struct str out = STR_INIT;
-    const struct tinker_sampler *m = sampler_find(t, http_tail(x));
+    const struct tinker_sampler *m = sampler_seen(t, x, http_tail(x));
     if (!m) {
         reply_detail(x, 404, "there is no sampler \"%.200s\" here", http_tail(x));
         return;
@@ -390,23 +422,27 @@ void sampler_get_begin(void *tinker, struct http_exchange *x) {
 }
 
 void sessions_list_begin(void *tinker, struct http_exchange *x) {
-    const struct tinker *t = tinker;
+    struct tinker *t = tinker;
     const struct page p = page_of(x, 20);
+    const struct tinker_tenant *by = tenant_of(t, x);
     struct str out = STR_INIT;
     int64_t n = 0;
     js_begin(&out, NULL, '{');
     js_begin(&out, "sessions", '[');
-    for (const struct tinker_session *s = t->sessions; s; s = s->next, n++)
+    for (const struct tinker_session *s = t->sessions; s; s = s->next) {
+        if (!tenant_sees(by, s->tenant->id)) continue;
         if (n >= p.offset && n < p.offset + p.limit) js_put_str(&out, NULL, s->id);
+        n++;
+    }
     js_end(&out, ']');
     js_end(&out, '}');
     http_reply_json(x, 200, &out);
 }
 
 void session_get_begin(void *tinker, struct http_exchange *x) {
-    const struct tinker *t = tinker;
+    struct tinker *t = tinker;
     struct str out = STR_INIT;
-    const struct tinker_session *s = session_find(t, http_tail(x));
+    const struct tinker_session *s = session_seen(t, x, http_tail(x));
     if (!s) {
         reply_detail(x, 404, "there is no session \"%.200s\" here", http_tail(x));
         return;

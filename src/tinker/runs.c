@@ -12,14 +12,16 @@ static void run_take_body(struct tinker *t, struct http_exchange *x, enum call_k
 /* ---- order --------------------------------------------------------------------------------------------------------*/
 
 /* Puts a call, or with work NULL a number that is spent, at its place. */
-static void hold(struct tinker *t, struct tinker_run *r, int64_t seq, struct task *w) {
+static void hold(struct tinker_run *r, int64_t seq, struct task *w) {
     struct tinker_held **at = &r->held, *h = xmalloc(sizeof *h);
     while (*at && (*at)->seq < seq) at = &(*at)->next;
     *h = (struct tinker_held){*at, seq, w, tinker_now_s()};
     *at = h;
     r->calls++;
     r->last_used = (int64_t)time(NULL);
-    if (w) t->held_bytes += w->bytes;
+    if (!w) return;
+    r->session->tenant->held_bytes += w->bytes;
+    r->session->tenant->tokens += w->tokens;
 }
 
 void run_fail_held(struct tinker *t, struct tinker_run *r, const char *why) {
@@ -61,14 +63,15 @@ static void spend(struct tinker *t, struct http_exchange *x, struct tinker_run *
     future_fail(f, "user", why);
     if (x) store_result(r, seq, f);
     future_promise(x, f, r->id);
-    hold(t, r, seq, NULL);
+    hold(r, seq, NULL);
     run_go_on(t, r);
 }
 
 /* A call that its run may take on; NULL: x has its reply. With `spent` the call cannot be read: its future fails with
- * this message at once, and its number is used up. */
+ * this message at once, and its number is used up. tokens: that it makes wait. */
 static struct future *accept(struct tinker *t, const struct incoming *in, struct tinker_run *r, int64_t seq,
-                             const struct digest *content, const char *spent) {
+                             const struct digest *content, int64_t tokens, const char *spent) {
+    const struct tinker_tenant *b = r->session->tenant;
     CLEANUP_STR struct str id = STR_INIT;
     struct http_exchange *x = in->x;
     struct err e = {0};
@@ -88,11 +91,11 @@ static struct future *accept(struct tinker *t, const struct incoming *in, struct
         reply_detail(x, 410, "call %lld of the model %s is over, and its result is gone", (long long)seq, r->id);
         return NULL;
     }
-    if (x && seq > r->next_seq && t->held_bytes > t->o->max_held) {
+    if (x && seq > r->next_seq && b->held_bytes > t->o->max_held) {
         reply_detail(x, 429, "too many bytes of calls wait for their turn");
         return NULL;
     }
-    if (x && seq > r->next_seq && futures_full(t, x)) return NULL;
+    if (x && seq > r->next_seq && (futures_full(t, b, x) || tenant_has_enough(t, b, x, tokens))) return NULL;
     if (x && store_call(r, in, seq, content, &e) != ST_OK) {
         reply_detail(x, 503, "%s", e.msg);
         return NULL;
@@ -110,13 +113,13 @@ static void submit(struct tinker *t, struct http_exchange *x, struct tinker_run 
     w->seq = seq;
     w->future = f;
     future_promise(x, f, r->id);
-    hold(t, r, seq, w);
+    hold(r, seq, w);
     run_go_on(t, r);
 }
 
 /* The run of a call whose body has these; NULL: x has its reply. */
 static struct tinker_run *run_of(struct tinker *t, struct http_exchange *x, const char *id) {
-    struct tinker_run *r = id ? run_find(t, id) : NULL;
+    struct tinker_run *r = id ? run_seen(t, x, id) : NULL;
     if (!r) reply_detail(x, 404, "there is no model \"%.200s\" here", id ? id : "");
     return r;
 }
@@ -156,12 +159,13 @@ static void take_training(struct tinker *t, const struct incoming *in) {
     }
     if (st == ST_OK) st = datums_make(&q, c->V, c->max_positions, &w->mem, &w->datums, &e);
     const struct digest d = digest_of(in->body, in->n);
-    struct future *f = accept(t, in, r, q.seq_id, &d, st == ST_OK ? NULL : e.msg);
+    struct future *f = accept(t, in, r, q.seq_id, &d, w->datums.tokens, st == ST_OK ? NULL : e.msg);
     if (!f) {
         task_free(w);
         return;
     }
     w->bytes = (int64_t)arena_bytes(&w->mem);
+    w->tokens = w->datums.tokens;
     submit(t, x, r, q.seq_id, f, w);
 }
 
@@ -192,7 +196,7 @@ static void take_step(struct tinker *t, const struct incoming *in) {
     }
     if (!(r = run_of(t, x, call.model_id))) return;
     const struct digest d = digest_of(in->body, in->n);
-    struct future *f = accept(t, in, r, call.seq_id, &d, st == ST_OK ? NULL : e.msg);
+    struct future *f = accept(t, in, r, call.seq_id, &d, 0, st == ST_OK ? NULL : e.msg);
     if (!f) return;
     struct task *w = task_make(t, TASK_STEP);
     w->optim = call;
@@ -242,7 +246,7 @@ static void take_save(struct tinker *t, const struct incoming *in, enum checkpoi
     }
     if (!(r = run_of(t, x, call.model_id))) return;
     const struct digest d = digest_of(in->body, in->n);
-    struct future *f = accept(t, in, r, call.seq_id, &d, st == ST_OK ? NULL : e.msg);
+    struct future *f = accept(t, in, r, call.seq_id, &d, 0, st == ST_OK ? NULL : e.msg);
     if (!f) return;
     if (!call.name) {
         submit_snapshot(t, x, r, &call, &d, f);
@@ -250,6 +254,10 @@ static void take_save(struct tinker *t, const struct incoming *in, enum checkpoi
     }
     if (!call.overwrite && name_is_taken(t, r, kind, call.name, f->id)) {
         spend(t, x, r, call.seq_id, f, "there is a checkpoint of this name already: take another name, or overwrite");
+        return;
+    }
+    if (x && tenant_may_save(t, r->session->tenant, &e) != ST_OK) {
+        spend(t, x, r, call.seq_id, f, e.msg);
         return;
     }
     struct task *w = task_make(t, TASK_SAVE);
@@ -320,6 +328,10 @@ static struct future *accept_model(struct tinker *t, struct http_exchange *x, co
         reply_detail(x, 400, "model_seq_id %lld was used before", (long long)number);
         return NULL;
     }
+    if (x && living_models(t) >= t->o->max_models) { /* the client tries again for some minutes */
+        reply_detail(x, 429, "the server has as many models as it may have: end a session, or try again later");
+        return NULL;
+    }
     *id = str_steal(&name);
     return future_make(t, call.p, s, d);
 }
@@ -359,8 +371,8 @@ static void take_create(struct tinker *t, const struct incoming *in) {
         refuse(x, f, id, "lora_config: rank: expected 1 to 1024");
     } else if (shape.parts == 0) {
         refuse(x, f, id, "lora_config: one of train_attn, train_mlp and train_unembed at least must be true");
-    } else if (living_models(t) >= t->o->max_models) {
-        refuse(x, f, id, "the server has as many models as it may have: end a session, or try again later");
+    } else if (x && tenant_may_add_model(t, s->tenant, &e) != ST_OK) {
+        refuse(x, f, id, e.msg);
     } else {
         struct task *w = task_make(t, TASK_CREATE);
         const struct digest random = digest_of(id, strlen(id));
@@ -372,9 +384,9 @@ static void take_create(struct tinker *t, const struct incoming *in) {
 void create_model_begin(void *tinker, struct http_exchange *x) { run_take_body(tinker, x, CALL_CREATE); }
 
 /* Weights of a checkpoint for a model: work that reads them. NULL: *e says why not. */
-static struct task *load_task(struct tinker *t, const struct call_load *call, struct tinker_checkpoint **from,
-                              struct err *e) {
-    if (checkpoint_at(t, call->path, from, e) != ST_OK) return NULL;
+static struct task *load_task(struct tinker *t, const struct incoming *in, const struct call_load *call,
+                              struct tinker_checkpoint **from, struct err *e) {
+    if (checkpoint_at(t, in->x ? tenant_of(t, in->x) : NULL, call->path, from, e) != ST_OK) return NULL;
     if (call->base_model && !serve_is_base(t->serve, call->base_model)) {
         (void)FAIL(e, ST_INVALID, "base_model: the checkpoint is of another base model");
         return NULL;
@@ -401,11 +413,10 @@ static void load_new(struct tinker *t, const struct incoming *in, const struct c
     const struct digest d = digest_of(in->body, in->n);
     struct future *f = accept_model(t, x, s, call->model_seq_id, &d, &id);
     if (!f) return;
-    struct task *w = load_task(t, call, &from, &e);
-    if (w && living_models(t) >= t->o->max_models) {
+    struct task *w = load_task(t, in, call, &from, &e);
+    if (w && x && tenant_may_add_model(t, s->tenant, &e) != ST_OK) {
         task_free(w);
         w = NULL;
-        (void)FAIL(&e, ST_INVALID, "the server has as many models as it may have: end a session, or try again later");
     }
     if (w)
         begin_run(t, in, s, call->model_seq_id, id, &from->shape, call->base_model ? call->base_model : from->base,
@@ -420,8 +431,8 @@ static void load_into(struct tinker *t, const struct incoming *in, const struct 
     struct tinker_run *r = run_of(t, in->x, call->model_id);
     if (!r) return;
     const struct digest d = digest_of(in->body, in->n);
-    struct task *w = load_task(t, call, &from, &e);
-    struct future *f = accept(t, in, r, call->seq_id, &d, w ? NULL : e.msg);
+    struct task *w = load_task(t, in, call, &from, &e);
+    struct future *f = accept(t, in, r, call->seq_id, &d, 0, w ? NULL : e.msg);
     if (f)
         submit(t, in->x, r, call->seq_id, f, w);
     else
@@ -466,6 +477,6 @@ static void run_take_body(struct tinker *t, struct http_exchange *x, enum call_k
 }
 
 void run_over(struct tinker *t, struct tinker_run *r, int64_t seq) {
-    hold(t, r, seq, NULL);
+    hold(r, seq, NULL);
     run_go_on(t, r);
 }

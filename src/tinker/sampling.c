@@ -5,6 +5,8 @@
 
 #include "tinker/internal.h"
 
+static void job_news(struct job *j);
+
 struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id, const char *base) {
     struct tinker_sampler *m = xcalloc(1, sizeof *m);
     *m = (struct tinker_sampler){
@@ -57,7 +59,7 @@ void sampler_take(struct tinker *t, const struct incoming *in) {
     else if (call.base_model && !serve_is_base(t->serve, call.base_model))
         reply_detail(x, 404, "this server does not have the model \"%.200s\": see get_server_capabilities",
                      call.base_model);
-    else if (call.model_path && checkpoint_at(t, call.model_path, &c, &e) != ST_OK)
+    else if (call.model_path && checkpoint_at(t, x ? tenant_of(t, x) : NULL, call.model_path, &c, &e) != ST_OK)
         reply_detail(x, 404, "%s", e.msg);
     else if (x && (st = store_sampler(t, s, in, &d, &e)) != ST_OK)
         reply_detail(x, 503, "%s", e.msg);
@@ -82,6 +84,10 @@ void create_sampler_begin(void *tinker, struct http_exchange *x) {
 /* ---- asample ------------------------------------------------------------------------------------------------------*/
 
 static void sampling_free(struct sampling *q) {
+    if (q->tokens > 0) {
+        q->sampler->session->tenant->tokens -= q->tokens;
+        q->sampler->session->tenant->sequences -= q->call.n_samples;
+    }
     json_decref(q->json);
     arena_free(&q->mem);
     free(q);
@@ -128,14 +134,13 @@ static enum status check_ids(const struct call_sample *c, const struct model_con
     return ST_OK;
 }
 
-/* Hands a request to the engine. */
-static enum status submit(struct sampling *q, struct err *e) {
-    struct tinker *t = q->t;
-    const struct policy *p = model_thread_policy(t->thread);
+/* Makes the engine's request of the call. */
+static enum status make_request(struct sampling *q, struct err *e) {
+    const struct policy *p = model_thread_policy(q->t->thread);
     const struct model_config *m = model_cfg(p->model);
     const struct call_sample *c = &q->call;
     const struct stop_set own = answer_stops(p->tok, p->style, m, true);
-    int32_t stops[CALL_MAX_STOPS + ARRAY_LEN(own.ids)], *named;
+    int32_t *stops = arena_array(&q->mem, int32_t, CALL_MAX_STOPS + ARRAY_LEN(own.ids)), *named;
     int n_stops = 0, n_named;
     uint64_t seed = c->seed;
     TRY(check_ids(c, m, e));
@@ -145,7 +150,7 @@ static enum status submit(struct sampling *q, struct err *e) {
     for (int i = 0; !c->stops_off && i < own.n; i++) stops[n_stops++] = own.ids[i];
     if (!c->seeded) seed = hash_str(digest_of(q->future->id, strlen(q->future->id)).hex);
     const int top = (int)i64_max(c->top_prompt, c->top_sample);
-    const struct request r = {
+    q->request = (struct request){
         .prompt = c->prompt,
         .n_prompt = (int)c->n_prompt,
         .n_samples = (int)c->n_samples,
@@ -166,14 +171,101 @@ static enum status submit(struct sampling *q, struct err *e) {
         .n_logprob_ids = n_named,
         .prompt_logprobs = c->prompt_logprobs || c->top_prompt > 0 || c->target,
         .tempered_logprobs = true};
-    q->job = job_new(t->thread, 1, (int)c->n_samples, top);
-    q->job->ctx = q;
-    const enum status st = model_job_submit(q->job, 0, &r, e);
-    if (st != ST_OK) {
-        job_drop(q->job);
-        q->job = NULL;
+    return ST_OK;
+}
+
+/* ---- turns --------------------------------------------------------------------------------------------------------*/
+
+/* The engine lets requests in as they come. So a tenant's requests wait here, and the engine gets them in parts, each
+ * time of the tenant of whom it has least. With several keys one tenant's samples take so many places of a batch that
+ * others find some: at most three times as many as are left free. */
+
+static int batch_of(const struct tinker *t) { return model_thread_batch(t->thread); }
+static bool takes_turns(const struct tinker *t) { return t->o->n_keys > 1; }
+
+/* Samples of the part that comes next. */
+static int64_t next_part(const struct sampling *q) {
+    return i64_min(q->part, q->call.n_samples - (int64_t)q->n_given * q->part);
+}
+
+static bool may_enter(const struct tinker *t, const struct tinker_tenant *b) {
+    const int64_t n = next_part(b->queued), free = batch_of(t) - t->inside - n;
+    return !takes_turns(t) || (b->inside == 0 ? free >= 0 || t->inside == 0 : b->inside + n <= 3 * free);
+}
+
+static void unqueue(struct sampling *q) {
+    struct tinker_tenant *b = q->sampler->session->tenant;
+    struct sampling **at = &b->queued;
+    while (*at && *at != q) at = &(*at)->next_queued;
+    if (!*at) return;
+    *at = q->next_queued;
+    if (!q->next_queued) b->queued_end = at;
+}
+
+/* The engine has so many more samples of the request. */
+static void count_inside(struct sampling *q, int64_t more) {
+    q->inside += more;
+    q->sampler->session->tenant->inside += more;
+    q->t->inside += more;
+}
+
+/* Takes a request out of all lists, with what the engine has of it. */
+static void give_up(struct sampling *q) {
+    unqueue(q);
+    unlink_sampling(&q->t->samplings, q);
+    count_inside(q, -q->inside);
+    job_drop(q->job);
+    q->job = NULL;
+}
+
+static enum status give_part(struct sampling *q, struct err *e) {
+    struct request r = q->request;
+    r.first += q->n_given * q->part;
+    r.n_samples = (int)next_part(q);
+    if (q->n_given > 0) r.prompt_logprobs = false; /* the first part tells them */
+    TRY(model_job_submit(q->job, q->n_given, &r, e));
+    q->n_given++;
+    count_inside(q, r.n_samples);
+    return ST_OK;
+}
+
+/* Gives the engine what may enter. */
+static void pump(struct tinker *t) {
+    for (;;) {
+        struct tinker_tenant *next = NULL;
+        struct err e = {0};
+        for (struct tinker_tenant *b = t->tenants; b; b = b->next)
+            if (b->queued && may_enter(t, b) && (!next || b->inside < next->inside)) next = b;
+        if (!next) return;
+        struct sampling *q = next->queued;
+        const enum status st = give_part(q, &e);
+        if (st != ST_OK) {
+            give_up(q);
+            future_end(q->future, st, &e);
+            sampling_free(q);
+        } else if (q->n_given == q->n_parts) {
+            unqueue(q);
+        }
     }
-    return st;
+}
+
+/* Puts a request at the end of its tenant's queue. */
+static enum status enqueue(struct sampling *q, struct err *e) {
+    struct tinker *t = q->t;
+    struct tinker_tenant *b = q->sampler->session->tenant;
+    TRY(make_request(q, e));
+    const int n = (int)q->call.n_samples;
+    q->part = takes_turns(t) ? (int)i64_min(n, i64_max(1, batch_of(t) / 8)) : n;
+    q->n_parts = (n + q->part - 1) / q->part;
+    q->job = job_new(t->thread, q->n_parts, q->part, q->request.top_logprobs);
+    q->job->ctx = q;
+    q->job->news = job_news;
+    q->next_queued = NULL;
+    *b->queued_end = q;
+    b->queued_end = &q->next_queued;
+    q->next = t->samplings;
+    t->samplings = q;
+    return ST_OK;
 }
 
 /* ---- its result ---------------------------------------------------------------------------------------------------*/
@@ -221,9 +313,10 @@ static void put_result(struct sampling *q, struct str *out) {
     const struct call_sample *c = &q->call;
     const struct job *j = q->job;
     const struct sample *p = &j->part[0].prompt;
-    struct wire_sequence *s = arena_array(&q->mem, struct wire_sequence, j->n_samples);
-    struct wire_sample result = {.sequence = s, .n = j->n_samples};
-    for (int i = 0; i < j->n_samples; i++) {
+    const int n = (int)c->n_samples;
+    struct wire_sequence *s = arena_array(&q->mem, struct wire_sequence, n);
+    struct wire_sample result = {.sequence = s, .n = n};
+    for (int i = 0; i < n; i++) {
         const struct job_sample *from = &j->sample[i];
         s[i] = (struct wire_sequence){
             .by_length = from->stop == STOP_LENGTH,
@@ -241,42 +334,49 @@ static void put_result(struct sampling *q, struct str *out) {
     wire_put_sample(out, &result);
 }
 
+/* The first part that failed, or the first one. */
+static const struct job_part *worst_part(const struct job *j) {
+    for (int i = 0; i < j->n_parts; i++)
+        if (j->part[i].status != ST_OK) return &j->part[i];
+    return &j->part[0];
+}
+
 /* The job has news: it is over, or goes on. */
 static void job_news(struct job *j) {
     struct sampling *q = j->ctx;
-    const struct job_part *part = &j->part[0];
+    struct tinker *t = q->t;
     struct str out = STR_INIT;
-    if (j->n_done < j->n_parts) return;
-    q->sampler->session->heard = tinker_now_s();
-    if (part->status == ST_OK) {
-        put_result(q, &out);
-        future_done(q->future, &out, true);
-    } else {
-        future_end(q->future, part->status, &part->err);
+    int64_t inside = 0;
+    for (int i = 0; i < q->n_given; i++)
+        if (!j->part[i].done) inside += i64_min(q->part, q->call.n_samples - (int64_t)i * q->part);
+    const bool room = inside != q->inside;
+    count_inside(q, inside - q->inside);
+    if (j->n_done == j->n_parts) {
+        const struct job_part *part = worst_part(j);
+        q->sampler->session->heard = tinker_now_s();
+        if (part->status == ST_OK) {
+            put_result(q, &out);
+            future_done(q->future, &out, true);
+        } else {
+            future_end(q->future, part->status, &part->err);
+        }
+        give_up(q);
+        sampling_free(q);
     }
-    unlink_sampling(&q->t->samplings, q);
-    job_drop(j);
-    sampling_free(q);
+    if (room) pump(t);
 }
 
 /* Begins a request whose sampler is ready, or fails it. */
 static void begin(struct sampling *q) {
-    struct err e = {0};
-    enum status st;
-    if (q->sampler->failed) {
-        e = q->sampler->err;
-        st = e.code;
-    } else {
-        st = submit(q, &e);
-    }
-    if (st != ST_OK) {
-        future_end(q->future, st, &e);
-        sampling_free(q);
+    struct tinker *t = q->t;
+    struct err e = q->sampler->err;
+    const enum status st = q->sampler->failed ? e.code : enqueue(q, &e);
+    if (st == ST_OK) {
+        pump(t);
         return;
     }
-    q->job->news = job_news;
-    q->next = q->t->samplings;
-    q->t->samplings = q;
+    future_end(q->future, st, &e);
+    sampling_free(q);
 }
 
 void sampler_is_ready(struct tinker *t, struct tinker_sampler *m) {
@@ -305,9 +405,16 @@ static void promise(struct http_exchange *x, const struct future *f, int64_t n) 
     http_reply_json(x, 200, &out);
 }
 
+/* Tokens that a request makes wait: those of its prompt, and all that may be drawn. */
+static int64_t tokens_of(const struct tinker *t, const struct call_sample *c) {
+    const int64_t most = model_cfg(model_thread_policy(t->thread)->model)->max_positions;
+    return c->n_prompt + c->n_samples * (c->max_tokens < 0 ? most : i64_min(c->max_tokens, most));
+}
+
 /* The future of a request; NULL: x has its reply. */
 static struct future *accept(struct tinker *t, struct http_exchange *x, const struct tinker_sampler *m,
                              const struct call_sample *c) {
+    const struct tinker_tenant *b = m->session->tenant;
     CLEANUP_STR struct str id = STR_INIT;
     const struct digest d = body_digest(x);
     str_addf(&id, "%s#%lld", m->id, (long long)c->seq_id);
@@ -320,17 +427,17 @@ static struct future *accept(struct tinker *t, struct http_exchange *x, const st
         reply_detail(x, 400, "the number of this call (%s) was used for another call before", id.p);
         return NULL;
     }
-    if (futures_full(t, x)) return NULL;
-    if (model_thread_waiting(t->thread) + c->n_samples > t->o->max_queue && model_thread_waiting(t->thread) > 0) {
-        reply_detail(x, 429, "%lld sequences wait to be sampled: try again in a second",
-                     (long long)model_thread_waiting(t->thread));
+    if (futures_full(t, b, x) || tenant_has_enough(t, b, x, tokens_of(t, c))) return NULL;
+    if (b->sequences > 0 && b->sequences + c->n_samples > t->o->max_queue) {
+        reply_detail(x, 429, "%lld sequences are being sampled or wait for it: try again in a second",
+                     (long long)b->sequences);
         return NULL;
     }
     return future_make(t, id.p, m->session, &d);
 }
 
 static struct tinker_sampler *sampler_of(struct tinker *t, struct http_exchange *x, const char *id) {
-    struct tinker_sampler *m = sampler_find(t, id);
+    struct tinker_sampler *m = sampler_seen(t, x, id);
     if (!m)
         reply_detail(x, 404, "there is no sampling session \"%.200s\" here", id);
     else if (m->gone || m->session->finished)
@@ -357,7 +464,13 @@ void sample_begin(void *tinker, struct http_exchange *x) {
         sampling_free(q);
         return;
     }
+    struct tinker_tenant *b = q->sampler->session->tenant;
     q->sampler->session->heard = tinker_now_s();
+    q->tokens = st == ST_OK ? tokens_of(t, &q->call) : 0;
+    if (st == ST_OK) {
+        b->tokens += q->tokens;
+        b->sequences += q->call.n_samples;
+    }
     promise(x, q->future, q->call.n_samples);
     if (st != ST_OK) {
         future_end(q->future, st, &e);
@@ -370,12 +483,10 @@ void sample_begin(void *tinker, struct http_exchange *x) {
     }
 }
 
-/* Takes a request out of a list that is of this future, if it is in it. */
-static struct sampling *take_out(struct sampling **list, const struct future *f) {
-    struct sampling *q = *list;
-    while (q && q->future != f) q = q->next;
-    if (q) unlink_sampling(list, q);
-    return q;
+/* The request of this future; NULL: it is not in the list. */
+static struct sampling *find(struct sampling *list, const struct future *f) {
+    while (list && list->future != f) list = list->next;
+    return list;
 }
 
 void cancel_begin(void *tinker, struct http_exchange *x) {
@@ -388,26 +499,24 @@ void cancel_begin(void *tinker, struct http_exchange *x) {
         reply_detail(x, 422, "%s", e.msg);
         return;
     }
-    struct future *f = future_find(t, id);
-    struct sampling *q = f ? take_out(&t->samplings, f) : NULL;
-    if (q) job_drop(q->job);
-    for (struct tinker_sampler *m = t->samplers; f && m && !q; m = m->next) q = take_out(&m->waiting, f);
+    struct future *f = future_seen(t, x, id);
+    struct sampling *q = f ? find(t->samplings, f) : NULL;
+    if (q) give_up(q);
+    for (struct tinker_sampler *m = t->samplers; f && m && !q; m = m->next)
+        if ((q = find(m->waiting, f))) unlink_sampling(&m->waiting, q);
     if (q) {
         sampling_free(q);
         future_fail(f, "user", "the request was cancelled by its client");
+        pump(t);
     }
     reply_empty(x); /* of any request: it may be over by now */
 }
 
 void samplings_end(struct tinker *t, const struct tinker_session *s) {
-    for (struct sampling **at = &t->samplings; *at;) {
-        struct sampling *q = *at;
-        if (s && q->sampler->session != s) {
-            at = &q->next;
-            continue;
-        }
-        *at = q->next;
-        job_drop(q->job);
+    for (struct sampling *q = t->samplings, *next; q; q = next) {
+        next = q->next;
+        if (s && q->sampler->session != s) continue;
+        give_up(q);
         sampling_free(q);
     }
     for (struct tinker_sampler *m = t->samplers; m; m = m->next)
@@ -415,4 +524,5 @@ void samplings_end(struct tinker *t, const struct tinker_session *s) {
             m->waiting = q->next;
             sampling_free(q);
         }
+    pump(t);
 }

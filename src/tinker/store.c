@@ -78,6 +78,7 @@ enum status store_session(const struct tinker *t, const struct tinker_session *s
     TRY(fs_mkdirs(dir, e));
     js_begin(&out, NULL, '{');
     js_put_i64(&out, "version", 1);
+    js_put_str(&out, "owner", s->tenant->id);
     js_put_str(&out, "name", s->name);
     js_put_str(&out, "metadata", s->metadata);
     js_end(&out, '}');
@@ -420,9 +421,10 @@ static void restore_samplers(struct tinker *t, const char *dir) {
 static struct tinker_session *restore_session(struct tinker *t, const char *dir, const char *id, struct err *e) {
     CLEANUP_FREE char *path = fs_join(dir, session_file);
     CLEANUP_JSON json_t *j = NULL;
-    const char *name = NULL, *metadata = NULL;
+    const char *name = NULL, *metadata = NULL, *owner = "";
     struct tinker_session *s = xcalloc(1, sizeof *s);
     enum status st = js_load(path, MAX_SESSION, &j, e);
+    if (st == ST_OK) st = js_opt_str(j, path, "owner", &owner, e);
     if (st == ST_OK) st = js_opt_str(j, path, "name", &name, e);
     if (st == ST_OK) st = js_opt_str(j, path, "metadata", &metadata, e);
     if (st == ST_OK && strlen(id) >= sizeof s->id) st = FAIL(e, ST_PARSE, "%s: no session has this name", path);
@@ -431,6 +433,7 @@ static struct tinker_session *restore_session(struct tinker *t, const char *dir,
         return NULL;
     }
     memcpy(s->id, id, strlen(id) + 1);
+    s->tenant = tenant_by_id(t, owner);
     s->name = name ? xstrdup(name) : NULL;
     s->metadata = metadata ? xstrdup(metadata) : NULL;
     s->heard = tinker_now_s();

@@ -33,7 +33,8 @@ struct task *task_make(struct tinker *t, enum task_kind kind) {
 
 void task_free(struct task *w) {
     if (!w) return;
-    w->t->held_bytes -= w->bytes;
+    if (w->run) w->run->session->tenant->held_bytes -= w->bytes;
+    if (w->run) w->run->session->tenant->tokens -= w->tokens;
     arena_free(&w->mem);
     train_mark_free(&w->mark);
     str_free(&w->result);
@@ -44,7 +45,9 @@ void task_free(struct task *w) {
 }
 
 void task_begin(struct task *w) {
+    const struct tinker_session *s = w->run ? w->run->session : w->sampler ? w->sampler->session : NULL;
     w->t->n_tasks++;
+    w->call.turn = s ? &s->tenant->turn : NULL;
     model_thread_call(w->t->thread, &w->call);
 }
 

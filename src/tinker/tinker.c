@@ -19,11 +19,14 @@ const struct tinker_options tinker_defaults = {
     .train_tokens = 8192,
     .max_awake = 8,
     .max_models = 64,
+    .keep_s = 300,
     .max_queue = 4096,
     .max_held = 1LL << 30,
     .max_results = 256LL << 20,
     .reread_s = 60,
-    .keep_s = 300,
+    .key_models = 16,
+    .key_tokens = 1LL << 25,
+    .key_bytes = INT64_MAX,
 };
 
 /* ---- what routes share --------------------------------------------------------------------------------------------*/
@@ -83,7 +86,7 @@ struct digest body_digest(const struct http_exchange *x) {
     return digest_of(body, n);
 }
 
-struct tinker_session *session_find(const struct tinker *t, const char *id) {
+static struct tinker_session *session_find(const struct tinker *t, const char *id) {
     struct tinker_session *s = t->sessions;
     while (s && strcmp(s->id, id) != 0) s = s->next;
     return s;
@@ -99,8 +102,24 @@ struct tinker_sampler *sampler_find(const struct tinker *t, const char *id) {
     return m;
 }
 
-struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, const char *id) {
+static bool session_is_seen(struct tinker *t, const struct http_exchange *x, const struct tinker_session *s) {
+    return !x || tenant_sees(tenant_of(t, x), s->tenant->id);
+}
+struct tinker_session *session_seen(struct tinker *t, const struct http_exchange *x, const char *id) {
     struct tinker_session *s = session_find(t, id);
+    return s && session_is_seen(t, x, s) ? s : NULL;
+}
+struct tinker_run *run_seen(struct tinker *t, const struct http_exchange *x, const char *id) {
+    struct tinker_run *r = run_find(t, id);
+    return r && session_is_seen(t, x, r->session) ? r : NULL;
+}
+struct tinker_sampler *sampler_seen(struct tinker *t, const struct http_exchange *x, const char *id) {
+    struct tinker_sampler *m = sampler_find(t, id);
+    return m && session_is_seen(t, x, m->session) ? m : NULL;
+}
+
+struct tinker_session *session_of(struct tinker *t, struct http_exchange *x, const char *id) {
+    struct tinker_session *s = session_seen(t, x, id);
     if (!s)
         reply_detail(x, 403, "there is no session \"%.200s\" here", id);
     else if (s->finished)
@@ -167,6 +186,7 @@ static void create_session_begin(void *tinker, struct http_exchange *x) {
              (unsigned long long)(r[1] & 0xffffffffffffULL));
     s->name = name ? xstrdup(name) : NULL;
     s->metadata = json_is_object(metadata) ? json_dumps(metadata, JSON_COMPACT) : NULL;
+    s->tenant = tenant_of(t, x);
     s->heard = tinker_now_s();
     s->next = t->sessions;
     t->sessions = s;
@@ -246,7 +266,7 @@ static void session_post_begin(void *tinker, struct http_exchange *x) {
         return;
     }
     CLEANUP_FREE char *id = xstrndup(tail, (size_t)(slash - tail));
-    struct tinker_session *s = session_find(t, id);
+    struct tinker_session *s = session_seen(t, x, id);
     if (!s) {
         reply_detail(x, 403, "there is no session \"%.200s\" here", id);
         return;
@@ -412,6 +432,7 @@ void tinker_close(struct tinker *t) {
         free(s);
     }
     checkpoints_close(t);
+    tenants_free(t);
     comm_close(t->comm);
     free(t->trained.run);
     free(t->session_folder);

@@ -409,8 +409,6 @@ def _():
 def _():
     path = f"tinker://{training.model_id}/weights/kept"
     call(training, "save_state", "kept")
-    refuses("not published", rest, "publish_checkpoint_from_tinker_path", path)
-    refuses("not published", rest, "unpublish_checkpoint_from_tinker_path", path)
     refuses("does not have this call", rest, "copy_weights", path, destination_project_id="p")
     refuses(
         "prompt_alt_tokens_k",
@@ -421,6 +419,26 @@ def _():
         sampling_params=types.SamplingParams(max_tokens=1),
         prompt_alt_tokens_k=2,
     )
+
+
+@case("another key: what is not its own does not exist, unless it was published")
+def _():
+    path = call(training, "save_state", "shown").path
+    key = os.environ["TINKER_OTHER_KEY"]
+    other, others_rest = tinker.ServiceClient(api_key=key), tinker.RestClient(api_key=key)
+    equal(call(others_rest, "list_training_runs").training_runs, [])
+    equal(call(others_rest, "list_sessions").sessions, [])
+    raises(Exception, lambda: call(others_rest, "get_weights_info_by_tinker_path", path))
+    raises(Exception, lambda: call(other, "create_training_client_from_state", path))
+    call(rest, "publish_checkpoint_from_tinker_path", path)
+    equal(call(others_rest, "get_weights_info_by_tinker_path", path).lora_rank, 8)
+    call(other, "create_training_client_from_state", path)
+    raises(Exception, lambda: call(others_rest, "delete_checkpoint_from_tinker_path", path))
+    call(rest, "unpublish_checkpoint_from_tinker_path", path)
+    raises(Exception, lambda: call(others_rest, "get_weights_info_by_tinker_path", path))
+    asyncio.run(wait_for(rest, "publish_checkpoint_from_tinker_path_async", path))
+    asyncio.run(wait_for(rest, "unpublish_checkpoint_from_tinker_path_async", path))
+    call(other, "close", "success")
 
 
 @case("a wrong key, and a session that ends")

@@ -4,6 +4,6 @@
 . "$(dirname "$0")/serve.bash"
 needs tinker numpy
 key=tml-test
-serve --tinker "$tmp/state" --alias Qwen/Qwen3-8B=models/tiny --train-tokens 64
-export TINKER_TELEMETRY=0 HF_HUB_OFFLINE=1 TINKER_BASE_URL=$url TINKER_API_KEY=$key
+serve --tinker "$tmp/state" --alias Qwen/Qwen3-8B=models/tiny --train-tokens 64 --api-key tml-second
+export TINKER_TELEMETRY=0 HF_HUB_OFFLINE=1 TINKER_BASE_URL=$url TINKER_API_KEY=$key TINKER_OTHER_KEY=tml-second
 "$python" -W ignore tests/clients/serve_tinker.py "$PWD/models/tiny"
