@@ -275,14 +275,14 @@ static void test_experts(struct backend *gpu, bool emulated) {
                     : "experts in bfloat16 as each row alone",
            experts_by_row(gpu, 50, 6, 2, 48, 64, emulated) & experts_by_row(gpu, 5, 40, 4, 24, 40, emulated));
     report("experts of few, some and many rows, with tiles that are not full",
-           experts_by_row(gpu, 9, 3, 2, 136, 200, emulated) & experts_by_row(gpu, 70, 2, 1, 136, 104, emulated) &
-               experts_by_row(gpu, 180, 3, 2, 136, 72, emulated));
+           experts_by_row(gpu, 4, 3, 2, 136, 200, emulated) & experts_by_row(gpu, 9, 3, 2, 136, 200, emulated) &
+               experts_by_row(gpu, 70, 2, 1, 136, 104, emulated) & experts_by_row(gpu, 180, 3, 2, 136, 72, emulated));
     report("gather, gates and what they gate in one", gates_in_one(gpu, 9, 6, 2, 24, 40) &
                                                           gates_in_one(gpu, 60, 3, 2, 72, 136) &
                                                           gates_in_one(gpu, 130, 3, 2, 72, 72));
-    report("a router over bfloat16 as on the CPU", router_as_on_cpu(cpu, gpu, 3, 20, 200) &
-                                                       router_as_on_cpu(cpu, gpu, 40, 130, 72) &
-                                                       router_as_on_cpu(cpu, gpu, 90, 130, 72));
+    report("a router over bfloat16 as on the CPU",
+           router_as_on_cpu(cpu, gpu, 3, 20, 200) & router_as_on_cpu(cpu, gpu, 9, 40, 136) &
+               router_as_on_cpu(cpu, gpu, 40, 130, 72) & router_as_on_cpu(cpu, gpu, 90, 130, 72));
     cpu->close(cpu);
 }
 

@@ -4,7 +4,7 @@
  * products over k in ascending order: the bits are those of cu_gemm with x widened. */
 #include "cuda/shared/async.cuh"
 
-enum { STRIP = 64, LD_W = STRIP + 4 /* floats */, LD_X = STRIP + 8, WIDE = 16, HIGH = 8, THREADS = WIDE * HIGH };
+enum { STRIP = 64, LD_W = STRIP + 4 /* floats */, LD_X = STRIP + 8, HIGH = 8 };
 
 struct router {
     struct cu_mat y;
@@ -12,13 +12,14 @@ struct router {
     const float *w; /* [y.cols][x.cols] */
 };
 
-template <int TM, int TN, int STAGES> constexpr int shared_bytes() {
+template <int WIDE, int TM, int TN, int STAGES> constexpr int shared_bytes() {
     return STAGES * (WIDE * TN * LD_W * 4 + HIGH * TM * LD_X * 2);
 }
 
 /* A thread has TM rows and TN columns, HIGH and WIDE apart. */
-template <int TM, int TN, int STAGES> static __global__ void __launch_bounds__(THREADS) router_kernel(struct router a) {
-    enum { ROWS = HIGH * TM, COLS = WIDE * TN };
+template <int WIDE, int TM, int TN, int STAGES>
+static __global__ void __launch_bounds__(WIDE *HIGH) router_kernel(struct router a) {
+    enum { THREADS = WIDE * HIGH, ROWS = HIGH * TM, COLS = WIDE * TN };
     DYNAMIC_SHARED(shared);
     float *const sw = shared;
     uint16_t *const sx = reinterpret_cast<uint16_t *>(sw + STAGES * COLS * LD_W);
@@ -105,24 +106,26 @@ template <int TM, int TN, int STAGES> static __global__ void __launch_bounds__(T
         }
 }
 
-template <int TM, int TN, int STAGES> static int start(const struct cu_dev *d, const struct router &a) {
-    auto *kernel = router_kernel<TM, TN, STAGES>;
-    constexpr int bytes = shared_bytes<TM, TN, STAGES>();
+template <int WIDE, int TM, int TN, int STAGES> static int start(const struct cu_dev *d, const struct router &a) {
+    auto *kernel = router_kernel<WIDE, TM, TN, STAGES>;
+    constexpr int bytes = shared_bytes<WIDE, TM, TN, STAGES>();
     const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (rc) return rc;
-    return LAUNCH_SOON(kernel, ceil_div(a.y.rows, HIGH * TM) * ceil_div(a.y.cols, WIDE * TN), THREADS, bytes, d, a);
+    return LAUNCH_SOON(kernel, ceil_div(a.y.rows, HIGH * TM) * ceil_div(a.y.cols, WIDE * TN), WIDE * HIGH, bytes, d, a);
 }
 
 extern "C" int cu_router16_takes(const struct cu_dev *d, struct cu_mat16 x, const float *w) {
-    return d->max_shared >= shared_bytes<4, 4, 4>() && x.cols % 8 == 0 && x.ld % 8 == 0 &&
+    return d->max_shared >= shared_bytes<16, 4, 4, 4>() && x.cols % 8 == 0 && x.ld % 8 == 0 &&
            (((uintptr_t)x.p | (uintptr_t)w) & 15) == 0;
 }
 
-/* Few rows have as many chains side by side as there are threads, many rows a register tile. The bits are the same. */
+/* Few outputs have a thread each, in many small blocks; many rows a register tile. The bits are the same. */
 extern "C" int cu_router16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const float *w) {
     const struct router a = {y, x, w};
+    const int64_t each = y.rows * y.cols / d->sm_count; /* outputs of a multiprocessor */
     if (y.rows <= 0 || y.cols <= 0) return 0;
-    if (y.rows * y.cols <= (int64_t)d->sm_count * THREADS) return start<1, 1, 8>(d, a);
-    if (y.rows * y.cols <= (int64_t)d->sm_count * THREADS * 16) return start<2, 2, 6>(d, a);
-    return start<4, 4, 4>(d, a);
+    if (each <= 32) return start<4, 1, 1, 16>(d, a);
+    if (each <= 128) return start<16, 1, 1, 8>(d, a);
+    if (each <= 2048) return start<16, 2, 2, 6>(d, a);
+    return start<16, 4, 4, 4>(d, a);
 }
