@@ -99,6 +99,7 @@ static void group_product(struct cuda_backend *c, const char *op, struct tensor 
                           bool back) {
     const int64_t N = back ? w->K : w->N, K = back ? w->N : w->K;
     if (y.rows == 0) return;
+    op = profile_name(c, op, N, K);
     if (w->dt == DT_BF16 && !bf16_factor(c, op, &x)) return;
     for (int64_t first = 0; first < E; first += CU_GROUP_MOST) {
         uint64_t sign;
@@ -169,9 +170,9 @@ static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, co
 
 static void linear_dw(struct backend *be, float *dw, int64_t stride, struct tensor dy, struct tensor x, int64_t E,
                       struct expert_places at, enum dtype dt) {
-    static const char op[] = "expert_linear_dw";
     ASSERT(dy.rows == x.rows);
-    struct cuda_backend *c = cuda_begin(be, op);
+    struct cuda_backend *c = cuda_begin(be, "expert_linear_dw");
+    const char *op = c ? profile_name(c, "expert_linear_dw", dy.cols, x.cols) : NULL;
     if (!c || x.rows == 0 || (dt == DT_BF16 && !bf16_factors(c, op, &dy, &x))) return;
     for (int64_t first = 0; first < E; first += CU_GROUP_MOST) {
         uint64_t sign;

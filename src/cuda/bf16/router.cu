@@ -24,78 +24,88 @@ static __global__ void __launch_bounds__(WIDE *HIGH) router_kernel(struct router
     float *const sw = shared;
     uint16_t *const sx = reinterpret_cast<uint16_t *>(sw + STAGES * COLS * LD_W);
     const int tid = threadIdx.x, tx = tid % WIDE, ty = tid / WIDE;
-    const int64_t K = a.x.cols, tiles_n = ceil_div(a.y.cols, COLS);
+    const int K = (int)a.x.cols;
+    const int64_t tiles_n = ceil_div(a.y.cols, COLS);
     const int64_t m0 = blockIdx.x / tiles_n * ROWS, n0 = blockIdx.x % tiles_n * COLS;
-    const auto ask_w = [&](int64_t k0) {
-        float *const to = sw + k0 / STRIP % STAGES * (COLS * LD_W);
+    /* What this thread copies of each strip: four columns of every HIGH-th row of W, with eight of x's columns in turn.
+     */
+    enum { W_CHUNKS = STRIP / 4, X_CHUNKS = STRIP / 8, W_PER = THREADS / W_CHUNKS, X_PER = THREADS / X_CHUNKS };
+    const int w_row = tid / W_CHUNKS, w_k = tid % W_CHUNKS * 4, x_row = tid / X_CHUNKS, x_k = tid % X_CHUNKS * 8;
+    const float *const from_w = a.w + (n0 + w_row) * K + w_k;
+    const uint16_t *const from_x = a.x.p + (m0 + x_row) * a.x.ld + x_k;
+    const auto ask_w = [&](int k0, int stage) {
+        float *const to = sw + stage * (COLS * LD_W) + w_row * LD_W + w_k;
 #pragma unroll
-        for (int i = 0; i < COLS * STRIP / 4 / THREADS; i++) {
-            const int at = tid + i * THREADS, row = at / (STRIP / 4);
-            const int64_t n = n0 + row, k = k0 + at % (STRIP / 4) * 4;
-            const bool in = n < a.y.cols && k < K;
-            async_copy16(reinterpret_cast<uint16_t *>(to + row * LD_W + at % (STRIP / 4) * 4),
-                         reinterpret_cast<const uint16_t *>(in ? a.w + n * K + k : a.w), in);
-        }
+        for (int i = 0; i < COLS / W_PER; i++)
+            async_copy16(reinterpret_cast<uint16_t *>(to + i * W_PER * LD_W),
+                         reinterpret_cast<const uint16_t *>(from_w + i * W_PER * (int64_t)K + k0),
+                         n0 + w_row + i * W_PER < a.y.cols && k0 + w_k < K);
     };
-    const auto ask_x = [&](int64_t k0) {
-        uint16_t *const to = sx + k0 / STRIP % STAGES * (ROWS * LD_X);
-        for (int at = tid; at < ROWS * STRIP / 8; at += THREADS) {
-            const int row = at / (STRIP / 8);
-            const int64_t m = m0 + row, k = k0 + at % (STRIP / 8) * 8;
-            const bool in = m < a.x.rows && k < K;
-            async_copy16(to + row * LD_X + at % (STRIP / 8) * 8, in ? a.x.p + m * a.x.ld + k : a.x.p, in);
-        }
+    const auto ask_x = [&](int k0, int stage) {
+        uint16_t *const to = sx + stage * (ROWS * LD_X) + x_row * LD_X + x_k;
+#pragma unroll
+        for (int i = 0; i < (ROWS + X_PER - 1) / X_PER; i++)
+            if (x_row + i * X_PER < ROWS)
+                async_copy16(to + i * X_PER * LD_X, from_x + i * X_PER * a.x.ld + k0,
+                             m0 + x_row + i * X_PER < a.x.rows && k0 + x_k < K);
     };
     float acc[TM][TN];
 #pragma unroll
     for (int i = 0; i < TM; i++)
 #pragma unroll
         for (int j = 0; j < TN; j++) acc[i][j] = 0;
+    const auto eight = [&](const uint16_t *x, const float *w) {
+        uint4 u[TM];
+        float4 v[TN][2];
+#pragma unroll
+        for (int i = 0; i < TM; i++) u[i] = load16(x + i * HIGH * LD_X);
+#pragma unroll
+        for (int j = 0; j < TN; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                v[j][half] = *reinterpret_cast<const float4 *>(w + j * WIDE * LD_W + half * 4);
+#pragma unroll
+        for (int i = 0; i < TM; i++)
+#pragma unroll
+            for (int j = 0; j < TN; j++) {
+                float s = acc[i][j];
+                s = fmaf(low_float(u[i].x), v[j][0].x, s);
+                s = fmaf(high_float(u[i].x), v[j][0].y, s);
+                s = fmaf(low_float(u[i].y), v[j][0].z, s);
+                s = fmaf(high_float(u[i].y), v[j][0].w, s);
+                s = fmaf(low_float(u[i].z), v[j][1].x, s);
+                s = fmaf(high_float(u[i].z), v[j][1].y, s);
+                s = fmaf(low_float(u[i].w), v[j][1].z, s);
+                acc[i][j] = fmaf(high_float(u[i].w), v[j][1].w, s);
+            }
+    };
     let_next_begin();
-    for (int s = 0; s < STAGES - 1 && s * STRIP < K; s++) ask_w(s * STRIP);
+    for (int s = 0; s < STAGES - 1 && s * STRIP < K; s++) ask_w(s * STRIP, s);
     wait_for_before();
     for (int s = 0; s < STAGES - 1; s++) {
-        if (s * STRIP < K) ask_x(s * STRIP);
+        if (s * STRIP < K) ask_x(s * STRIP, s);
         async_group();
     }
-    for (int64_t k0 = 0; k0 < K; k0 += STRIP) {
+    int stage = 0, last = STAGES - 1;
+    for (int k0 = 0; k0 < K; k0 += STRIP) {
         async_wait<STAGES - 2>();
         __syncthreads();
-        const int64_t next = k0 + (STAGES - 1) * STRIP;
+        const int next = k0 + (STAGES - 1) * STRIP;
         if (next < K) {
-            ask_w(next);
-            ask_x(next);
+            ask_w(next, last);
+            ask_x(next, last);
         }
         async_group();
-        const float *const w = sw + k0 / STRIP % STAGES * (COLS * LD_W) + tx * LD_W;
-        const uint16_t *const x = sx + k0 / STRIP % STAGES * (ROWS * LD_X) + ty * LD_X;
+        const float *const w = sw + stage * (COLS * LD_W) + tx * LD_W;
+        const uint16_t *const x = sx + stage * (ROWS * LD_X) + ty * LD_X;
+        if (k0 + STRIP <= K) {
 #pragma unroll
-        for (int k = 0; k < STRIP; k += 8) {
-            if (k0 + k >= K) break;
-            uint4 u[TM];
-            float4 v[TN][2];
-#pragma unroll
-            for (int i = 0; i < TM; i++) u[i] = load16(x + i * HIGH * LD_X + k);
-#pragma unroll
-            for (int j = 0; j < TN; j++)
-#pragma unroll
-                for (int half = 0; half < 2; half++)
-                    v[j][half] = *reinterpret_cast<const float4 *>(w + j * WIDE * LD_W + k + half * 4);
-#pragma unroll
-            for (int i = 0; i < TM; i++)
-#pragma unroll
-                for (int j = 0; j < TN; j++) {
-                    float s = acc[i][j];
-                    s = fmaf(low_float(u[i].x), v[j][0].x, s);
-                    s = fmaf(high_float(u[i].x), v[j][0].y, s);
-                    s = fmaf(low_float(u[i].y), v[j][0].z, s);
-                    s = fmaf(high_float(u[i].y), v[j][0].w, s);
-                    s = fmaf(low_float(u[i].z), v[j][1].x, s);
-                    s = fmaf(high_float(u[i].z), v[j][1].y, s);
-                    s = fmaf(low_float(u[i].w), v[j][1].z, s);
-                    acc[i][j] = fmaf(high_float(u[i].w), v[j][1].w, s);
-                }
+            for (int k = 0; k < STRIP; k += 8) eight(x + k, w + k);
+        } else {
+            for (int k = 0; k0 + k < K; k += 8) eight(x + k, w + k);
         }
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        last = last + 1 == STAGES ? 0 : last + 1;
     }
 #pragma unroll
     for (int i = 0; i < TM; i++)
