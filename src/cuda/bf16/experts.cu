@@ -271,29 +271,33 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Eight neighbours in bfloat16 at a time. */
+/* Sixteen bytes at a time, of whichever type. */
+static __host__ __device__ __forceinline__ int size_of(const struct cu_rows_any &x) { return x.narrow ? 2 : 4; }
+static bool by_sixteens(const struct cu_rows_any &x) {
+    return x.cols * size_of(x) % 16 == 0 && x.ld * size_of(x) % 16 == 0 && ((uintptr_t)x.p & 15) == 0;
+}
+static __device__ __forceinline__ uint4 *sixteen_at(const struct cu_rows_any &x, int64_t row, int64_t at) {
+    return reinterpret_cast<uint4 *>(static_cast<char *>(x.p) + row * x.ld * size_of(x)) + at;
+}
+
 static __global__ void __launch_bounds__(ROW_THREADS)
     gather_vec_kernel(struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing r) {
-    const int64_t per_row = y.cols / 8;
+    const int64_t per_row = y.cols * size_of(y) / 16;
     let_next_begin();
     wait_for_before();
     EACH_ELEMENT(i, y.rows * per_row) {
-        const int64_t row = i / per_row, col = i % per_row * 8;
-        *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(y.p) + row * y.ld + col) =
-            load16(static_cast<const uint16_t *>(x.p) + r.pair[row] / r.k * x.ld + col);
+        const int64_t row = i / per_row, at = i % per_row;
+        *sixteen_at(y, row, at) = *sixteen_at(x, r.pair[row] / r.k, at);
     }
-}
-
-static bool by_eights(const struct cu_rows_any &x) {
-    return x.narrow && x.cols % 8 == 0 && x.ld % 8 == 0 && ((uintptr_t)x.p & 15) == 0;
 }
 
 extern "C" int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, struct cu_rows_any x,
                                 const struct cu_routing *r) {
     const int64_t n = y.rows * y.cols;
     if (n <= 0) return 0;
-    if (by_eights(y) && by_eights(x))
-        return LAUNCH_SOON(gather_vec_kernel, grid_for(d, n / 8, ROW_THREADS), ROW_THREADS, 0, d, y, x, *r);
+    if (by_sixteens(y) && by_sixteens(x))
+        return LAUNCH_SOON(gather_vec_kernel, grid_for(d, n * size_of(y) / 16, ROW_THREADS), ROW_THREADS, 0, d, y, x,
+                           *r);
     return LAUNCH(gather_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, x, *r);
 }
 
@@ -369,9 +373,35 @@ static __global__ void __launch_bounds__(ROW_THREADS) scale_kernel(struct cu_row
     }
 }
 
+static __device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, float w) {
+    return bf16_pair(low_float(pair) * w, high_float(pair) * w);
+}
+static __global__ void __launch_bounds__(ROW_THREADS)
+    scale_vec_kernel(struct cu_rows_any x, const struct cu_routing r) {
+    const int64_t per_row = x.cols * size_of(x) / 16;
+    let_next_begin();
+    wait_for_before();
+    EACH_ELEMENT(i, x.rows * per_row) {
+        const int64_t row = i / per_row;
+        uint4 *const at = sixteen_at(x, row, i % per_row);
+        const float w = r.weight[r.pair[row]];
+        if (x.narrow) {
+            const uint4 v = *at;
+            *at = make_uint4(scaled_pair(v.x, w), scaled_pair(v.y, w), scaled_pair(v.z, w), scaled_pair(v.w, w));
+        } else {
+            float4 *const to = reinterpret_cast<float4 *>(at);
+            const float4 v = *to;
+            *to = make_float4(v.x * w, v.y * w, v.z * w, v.w * w);
+        }
+    }
+}
+
 extern "C" int cu_expert_scale(const struct cu_dev *d, struct cu_rows_any x, const struct cu_routing *r) {
     const int64_t n = x.rows * x.cols;
-    return n <= 0 ? 0 : LAUNCH(scale_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, x, *r);
+    if (n <= 0) return 0;
+    if (by_sixteens(x))
+        return LAUNCH_SOON(scale_vec_kernel, grid_for(d, n * size_of(x) / 16, ROW_THREADS), ROW_THREADS, 0, d, x, *r);
+    return LAUNCH(scale_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, x, *r);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)

@@ -54,30 +54,40 @@ static __global__ void __launch_bounds__(WIDE *HIGH) router_kernel(struct router
     for (int i = 0; i < TM; i++)
 #pragma unroll
         for (int j = 0; j < TN; j++) acc[i][j] = 0;
-    const auto eight = [&](const uint16_t *x, const float *w) {
-        uint4 u[TM];
-        float4 v[TN][2];
+    /* Eight columns of this thread's rows of both. Those of the next eight are asked for while these are multiplied. */
+    uint4 u[2][TM];
+    float4 v[2][TN][2];
+    const auto take = [&](int at, const uint16_t *x, const float *w) {
 #pragma unroll
-        for (int i = 0; i < TM; i++) u[i] = load16(x + i * HIGH * LD_X);
+        for (int i = 0; i < TM; i++) u[at][i] = load16(x + i * HIGH * LD_X);
 #pragma unroll
         for (int j = 0; j < TN; j++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                v[j][half] = *reinterpret_cast<const float4 *>(w + j * WIDE * LD_W + half * 4);
+                v[at][j][half] = *reinterpret_cast<const float4 *>(w + j * WIDE * LD_W + half * 4);
+    };
+    const auto add = [&](int at) {
+        const auto step = [&](float(&x)[TM], float(&w)[TN]) {
 #pragma unroll
-        for (int i = 0; i < TM; i++)
+            for (int i = 0; i < TM; i++)
 #pragma unroll
-            for (int j = 0; j < TN; j++) {
-                float s = acc[i][j];
-                s = fmaf(low_float(u[i].x), v[j][0].x, s);
-                s = fmaf(high_float(u[i].x), v[j][0].y, s);
-                s = fmaf(low_float(u[i].y), v[j][0].z, s);
-                s = fmaf(high_float(u[i].y), v[j][0].w, s);
-                s = fmaf(low_float(u[i].z), v[j][1].x, s);
-                s = fmaf(high_float(u[i].z), v[j][1].y, s);
-                s = fmaf(low_float(u[i].w), v[j][1].z, s);
-                acc[i][j] = fmaf(high_float(u[i].w), v[j][1].w, s);
-            }
+                for (int j = 0; j < TN; j++) acc[i][j] = fmaf(x[i], w[j], acc[i][j]);
+        };
+        float x[8][TM], w[8][TN];
+#pragma unroll
+        for (int i = 0; i < TM; i++) {
+            const uint4 q = u[at][i];
+            x[0][i] = low_float(q.x), x[1][i] = high_float(q.x), x[2][i] = low_float(q.y), x[3][i] = high_float(q.y);
+            x[4][i] = low_float(q.z), x[5][i] = high_float(q.z), x[6][i] = low_float(q.w), x[7][i] = high_float(q.w);
+        }
+#pragma unroll
+        for (int j = 0; j < TN; j++) {
+            const float4 l = v[at][j][0], h = v[at][j][1];
+            w[0][j] = l.x, w[1][j] = l.y, w[2][j] = l.z, w[3][j] = l.w;
+            w[4][j] = h.x, w[5][j] = h.y, w[6][j] = h.z, w[7][j] = h.w;
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++) step(x[k], w[k]);
     };
     let_next_begin();
     for (int s = 0; s < STAGES - 1 && s * STRIP < K; s++) ask_w(s * STRIP, s);
@@ -99,10 +109,17 @@ static __global__ void __launch_bounds__(WIDE *HIGH) router_kernel(struct router
         const float *const w = sw + stage * (COLS * LD_W) + tx * LD_W;
         const uint16_t *const x = sx + stage * (ROWS * LD_X) + ty * LD_X;
         if (k0 + STRIP <= K) {
+            take(0, x, w);
 #pragma unroll
-            for (int k = 0; k < STRIP; k += 8) eight(x + k, w + k);
+            for (int k = 0; k < STRIP; k += 8) {
+                if (k + 8 < STRIP) take((k / 8 + 1) % 2, x + k + 8, w + k + 8);
+                add(k / 8 % 2);
+            }
         } else {
-            for (int k = 0; k0 + k < K; k += 8) eight(x + k, w + k);
+            for (int k = 0; k0 + k < K; k += 8) {
+                take(0, x + k, w + k);
+                add(0);
+            }
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         last = last + 1 == STAGES ? 0 : last + 1;
@@ -135,7 +152,7 @@ extern "C" int cu_router16(const struct cu_dev *d, struct cu_mat y, struct cu_ma
     const int64_t each = y.rows * y.cols / d->sm_count; /* outputs of a multiprocessor */
     if (y.rows <= 0 || y.cols <= 0) return 0;
     if (each <= 32) return start<4, 1, 1, 16>(d, a);
-    if (each <= 128) return start<16, 1, 1, 8>(d, a);
+    if (each <= 512) return start<16, 1, 1, 8>(d, a);
     if (each <= 2048) return start<16, 2, 2, 6>(d, a);
     return start<16, 4, 4, 4>(d, a);
 }
