@@ -46,12 +46,13 @@ struct tinker_tenant {
 enum future_state { FUTURE_WAITS, FUTURE_DONE, FUTURE_FAILED };
 /* What a call is answered with: a promise, and what became of it. */
 struct future {
-    struct future *next;                /* in its slot */
-    char *id;                           /* made of who and which call it is, so that a resent call finds it */
-    const struct tinker_session *owner; /* with whose end it goes */
-    struct digest content;              /* of the call */
+    struct future *next;          /* in its slot */
+    char *id;                     /* made of who and which call it is, so that a resent call finds it */
+    struct tinker_session *owner; /* with whose end it goes */
+    struct digest content;        /* of the call */
     enum future_state state;
-    bool proto; /* the result is protobuf */
+    bool proto;   /* the result is protobuf */
+    bool sampled; /* true: the store has the request, and is to be told when the result was fetched */
     struct str result;
     double since; /* when it was made or, then, done */
     double read;  /* when its result was fetched last; 0: never */
@@ -71,6 +72,7 @@ enum call_kind {
     CALL_SAVE_SAMPLER = 6,
     CALL_SAVE_EXTERNAL = 7,
     CALL_SAMPLER = 8,
+    CALL_SAMPLE = 9,
 };
 /* A call with its body, unpacked. */
 struct incoming {
@@ -89,6 +91,25 @@ struct tinker_session {
     char *name, *metadata; /* or NULL; metadata: JSON */
     double heard;          /* when its last sign of life came */
     bool finished;
+    /* The file of its requests to sample (store.c). */
+    int samples;                         /* -1: none yet */
+    int unfetched;                       /* requests in it whose results were not fetched */
+    int64_t samples_bytes, samples_trim; /* its bytes, and how many there are when it is trimmed next */
+};
+
+/* Requests of a sampler that have ended, for polls that wait for all of a sampler's (completions.c). */
+struct completions {
+    struct completion {
+        int64_t number; /* grows; also from one server to the next */
+        int64_t clone;  /* of the sampler: whose requests are told together */
+        char *id;       /* of the request */
+        double since;
+        bool failed;
+        int64_t bytes; /* of the result */
+    } * item;
+    int n, cap;
+    struct http_exchange **poll;
+    int n_polls, cap_polls;
 };
 
 /* A call that waits for those before it. */
@@ -137,6 +158,8 @@ struct tinker_sampler {
     struct err err; /* where it could not be made */
     bool failed;
     struct sampling *waiting; /* requests that came before it was ready */
+    struct completions completed;
+    int64_t joined; /* clients that it has given a number of their own */
 };
 
 struct tinker_checkpoint {
@@ -221,7 +244,8 @@ struct tinker {
     struct comm *comm;
     struct future *future[FUTURE_SLOTS];
     struct tinker_tenant *tenants;
-    int64_t inside; /* samples of all tenants that the engine has */
+    int64_t inside;      /* samples of all tenants that the engine has */
+    int64_t completions; /* number of the last one */
     struct tinker_session *sessions;
     struct tinker_run *runs;
     struct tinker_sampler *samplers;
@@ -284,12 +308,12 @@ void tenants_free(struct tinker *t);
 
 /* ---- futures.c ---- */
 struct future *future_find(const struct tinker *t, const char *id);
-struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
+struct future *future_make(struct tinker *t, const char *id, struct tinker_session *owner,
                            const struct digest *content);
 /* The same for a client: NULL also where it is another tenant's. */
 struct future *future_seen(struct tinker *t, const struct http_exchange *x, const char *id);
 /* Its result, which is there, has been fetched. */
-void future_read(struct future *f);
+void future_read(const struct tinker *t, struct future *f);
 /* Takes the bytes of result. */
 void future_done(struct future *f, struct str *result, bool proto);
 /* category: "user", "server" or "unknown". */
@@ -312,6 +336,18 @@ void futures_age(struct tinker *t, double now);
 void retrieve_begin(void *tinker, struct http_exchange *x);
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e);
 void retrieve_end(void *tinker, struct http_exchange *x);
+
+/* ---- completions.c ---- */
+/* A request of the sampler has ended. */
+void completion_add(struct tinker *t, struct tinker_sampler *m, const struct future *f, int64_t seq);
+/* Everybody who waits for them looks again. */
+void completions_wake(const struct tinker_sampler *m);
+/* Those that are too old to be asked for go. */
+void completions_age(struct tinker *t, double now);
+void completions_free(struct tinker_sampler *m);
+void retrieve_many_begin(void *tinker, struct http_exchange *x);
+void retrieve_many_event(void *tinker, struct http_exchange *x, enum http_event e);
+void retrieve_many_end(void *tinker, struct http_exchange *x);
 
 /* ---- store.c: what a server that is killed leaves to the next one ---- */
 enum status store_open(struct tinker *t, struct err *e) MUST_USE;
@@ -339,6 +375,10 @@ char *store_sampler_folder(const struct tinker *t, const struct tinker_session *
 enum status store_sampler(const struct tinker *t, const struct tinker_session *s, const struct incoming *in,
                           const struct digest *content, struct err *e) MUST_USE;
 void store_close_run(struct tinker_run *r);
+/* A request to sample, before it is answered; and that its result was fetched. */
+enum status store_sample(const struct tinker *t, struct tinker_session *s, const struct incoming *in,
+                         struct err *e) MUST_USE;
+void store_sample_over(const struct tinker *t, const struct future *f);
 
 /* ---- runs.c ---- */
 void run_take(struct tinker *t, const struct incoming *in);
@@ -367,6 +407,8 @@ void create_sampler_begin(void *tinker, struct http_exchange *x);
 void sample_begin(void *tinker, struct http_exchange *x);
 void cancel_begin(void *tinker, struct http_exchange *x);
 void sampler_take(struct tinker *t, const struct incoming *in);
+void sample_take(struct tinker *t, const struct incoming *in);
+void join_sampler_begin(void *tinker, struct http_exchange *x);
 /* Reads a sampler's weights, and takes the name of the folder; requests that come before that is done wait. */
 void sampler_open_folder(struct tinker *t, struct tinker_sampler *m, char *folder);
 struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id, const char *base);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -137,6 +138,7 @@ static void client_config_begin(void *tinker, struct http_exchange *x) {
     /* The first two make versions 0.22 to 0.24 send the same requests as later ones. The last one tells a client of
      * this program that asample knows the member "stream" (calls.h). */
     str_adds(&out, "{\"proto_write_fwdbwd\":true,\"fwd_via_fwdbwd\":true,\"sample_max_concurrent_requests\":512,"
+                   "\"sample_use_retrieve_futures\":true,\"sample_join_sampling_session\":true,"
                    "\"kernelrl_streams\":true}");
     http_reply_json(x, 200, &out);
 }
@@ -187,6 +189,7 @@ static void create_session_begin(void *tinker, struct http_exchange *x) {
     s->name = name ? xstrdup(name) : NULL;
     s->metadata = json_is_object(metadata) ? json_dumps(metadata, JSON_COMPACT) : NULL;
     s->tenant = tenant_of(t, x);
+    s->samples = -1;
     s->heard = tinker_now_s();
     s->next = t->sessions;
     t->sessions = s;
@@ -253,6 +256,10 @@ void session_finish(struct tinker *t, struct tinker_session *s) {
     for (struct tinker_run *r = t->runs; r; r = r->next)
         if (r->session == s) run_fail_held(t, r, "the session has ended");
     samplings_end(t, s);
+    for (struct tinker_sampler *m = t->samplers; m; m = m->next)
+        if (m->session == s) completions_wake(m); /* they are told that the session has ended */
+    if (s->samples >= 0) close(s->samples);
+    s->samples = -1;
     session_settle(t, s);
 }
 
@@ -282,6 +289,7 @@ void tinker_tick(struct tinker *t) {
     t->ticked = now;
     futures_age(t, now);
     futures_trim(t, now);
+    completions_age(t, now);
     runs_mind_gaps(t, now);
     checkpoints_age(t, (int64_t)time(NULL));
     for (struct tinker_session *s = t->sessions; s; s = s->next)
@@ -327,7 +335,15 @@ static const struct http_route routes[] = {
     POST("save_weights", save_weights_begin),
     POST("save_weights_for_sampler", save_sampler_begin),
     POST("save_weights_external", save_external_begin),
+    {.method = "POST",
+     .path = API "retrieve_futures",
+     .access = HTTP_KEY,
+     .body = HTTP_JSON_BODY,
+     .begin = retrieve_many_begin,
+     .event = retrieve_many_event,
+     .end = retrieve_many_end},
     POST("create_sampling_session", create_sampler_begin),
+    POST("join_sampling_session", join_sampler_begin),
     POST("asample", sample_begin),
     POST("cancel_future", cancel_begin),
     {.method = "POST",
@@ -371,6 +387,7 @@ enum status tinker_open(const struct tinker_options *o, struct serve *s, struct 
     struct tinker *t = xcalloc(1, sizeof *t);
     *out = NULL;
     t->o = o;
+    t->completions = (int64_t)time(NULL) << 20; /* above those of the server before */
     t->serve = s;
     t->thread = serve_thread(s);
     enum status st = comm_open("self", NULL, &t->comm, e);
@@ -423,10 +440,12 @@ void tinker_close(struct tinker *t) {
         free(m->id);
         free(m->path);
         free(m->base);
+        completions_free(m);
         free(m);
     }
     for (struct tinker_session *s = t->sessions, *next; s; s = next) {
         next = s->next;
+        if (s->samples >= 0) close(s->samples);
         free(s->name);
         free(s->metadata);
         free(s);
