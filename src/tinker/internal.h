@@ -88,9 +88,11 @@ struct tinker_session {
     struct tinker_session *next;
     struct tinker_tenant *tenant;
     char id[40];
-    char *name, *metadata; /* or NULL; metadata: JSON */
-    double heard;          /* when its last sign of life came */
+    char *name, *metadata, *project; /* or NULL; metadata: JSON; project: a label */
+    int64_t made;                    /* Unix seconds */
+    double heard;                    /* when its last sign of life came */
     bool finished;
+    const char *reason; /* then: "success", "errored" or "interrupted", as its client said first */
     /* The file of its requests to sample (store.c). */
     int samples;                         /* -1: none yet */
     int unfetched;                       /* requests in it whose results were not fetched */
@@ -172,6 +174,7 @@ struct tinker_checkpoint {
     int64_t bytes, made, expires; /* Unix seconds; expires 0: never */
     char *metadata;               /* JSON, or NULL */
     char *call;                   /* the future of the call that made it; NULL: not known */
+    char *project;                /* of the session, when it was made; or NULL */
 };
 
 /* ---- work for the model's thread ----------------------------------------------------------------------------------*/
@@ -269,6 +272,8 @@ struct tinker {
 
 /* ---- tinker.c ---- */
 double tinker_now_s(void);
+/* A name that nobody can guess. False: the system gives no random numbers. */
+bool random_name(char out[40]);
 /* Replies with {"detail": ...}. */
 void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void reply_empty(struct http_exchange *x);
@@ -287,7 +292,8 @@ struct tinker_sampler *sampler_find(const struct tinker *t, const char *id);
 struct tinker_session *session_seen(struct tinker *t, const struct http_exchange *x, const char *id);
 struct tinker_run *run_seen(struct tinker *t, const struct http_exchange *x, const char *id);
 struct tinker_sampler *sampler_seen(struct tinker *t, const struct http_exchange *x, const char *id);
-void session_finish(struct tinker *t, struct tinker_session *s);
+/* reason: as in the session, or NULL for one that its client did not tell. */
+void session_finish(struct tinker *t, struct tinker_session *s, const char *reason);
 /* Gives up what a session that has ended holds, once nothing of it is under way. */
 void session_settle(struct tinker *t, struct tinker_session *s);
 
@@ -431,6 +437,16 @@ struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum check
                                           const struct call_save *c, const char *call);
 char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c); /* malloc'ed */
 void checkpoint_free(struct tinker_checkpoint *c);
+/* What a copy of a checkpoint has of its own; expires as in a checkpoint. */
+struct checkpoint_copy {
+    const char *run, *owner, *call, *project; /* project: or NULL */
+    int64_t expires;
+};
+/* Makes one whose files are those of `from`, and adds it to the table. */
+enum status checkpoint_copy(struct tinker *t, const struct tinker_checkpoint *from, const struct checkpoint_copy *c,
+                            struct err *e) MUST_USE;
+/* The checkpoint of a tenant that this call made, or NULL. */
+struct tinker_checkpoint *checkpoint_of_call(const struct tinker *t, const struct tinker_tenant *by, const char *call);
 /* Writes down what it is, into its folder. Any thread. */
 enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *dir, struct err *e) MUST_USE;
 /* Puts it into the table, in the place of the one of its name. */
@@ -453,6 +469,13 @@ void weights_info_begin(void *tinker, struct http_exchange *x);
 void sampler_get_begin(void *tinker, struct http_exchange *x);
 void sessions_list_begin(void *tinker, struct http_exchange *x);
 void session_get_begin(void *tinker, struct http_exchange *x);
+/* ---- manage.c ---- */
+void copy_weights_begin(void *tinker, struct http_exchange *x);
+void session_project_begin(void *tinker, struct http_exchange *x);
+void sessions_search_begin(void *tinker, struct http_exchange *x);
+void storage_usage_begin(void *tinker, struct http_exchange *x);
+
+/* ---- listing.c, too ---- */
 /* Files of external checkpoints, without a key: their addresses cannot be guessed. */
 void file_get_begin(void *tinker, struct http_exchange *x);
 

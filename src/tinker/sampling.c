@@ -330,7 +330,11 @@ static const struct wire_tensor *target_logp(struct sampling *q, const struct sa
     struct err e;
     int32_t *named;
     int n;
-    *t = (struct wire_tensor){.dtype = WIRE_F32, .nd = 2, .dim = {c->n_prompt - 1, c->n_targets}};
+    *t = (struct wire_tensor){.dtype = WIRE_F32,
+                              .nd = 2,
+                              .dim = {c->n_prompt - 1, c->n_targets},
+                              .crow = c->target_crow,
+                              .col = c->target_col};
     t->n = t->dim[0] * t->dim[1];
     t->f = arena_array(&q->mem, float, t->n);
     if (target_ids(q, INT32_MAX, &named, &n, &e) != ST_OK) n = 0; /* it went well when the request was made */
