@@ -126,16 +126,16 @@ void session_project_begin(void *tinker, struct http_exchange *x) {
 
 /* ---- the search ---------------------------------------------------------------------------------------------------*/
 
-struct search {
+struct session_query {
     const char *id, *name; /* or NULL */
     const json_t *projects, *metadata, *statuses;
     int64_t limit;
     const char *cursor_time, *cursor_id; /* NULL: from the newest on */
 };
 
-static enum status read_search(const json_t *j, struct search *out, struct err *e) {
+static enum status read_search(const json_t *j, struct session_query *out, struct err *e) {
     json_t *cursor = json_object_get(j, "cursor");
-    *out = (struct search){.limit = 50};
+    *out = (struct session_query){.limit = 50};
     TRY(js_opt_str(j, "body", "session_id", &out->id, e));
     TRY(js_opt_str(j, "body", "display_name", &out->name, e));
     TRY(js_opt_i64(j, "body", "limit", &out->limit, e));
@@ -191,7 +191,7 @@ static bool has_status(const struct tinker_session *s, const json_t *statuses) {
     return false;
 }
 
-static bool matches(const struct tinker_session *s, const struct search *q) {
+static bool matches(const struct tinker_session *s, const struct session_query *q) {
     const bool named = q->name && has_words(s->name, q->name), same = q->id && strcmp(q->id, s->id) == 0;
     if ((q->id || q->name) && !named && !same) return false;
     if (json_is_array(q->projects) && !lists(q->projects, s->project ? s->project : "")) return false;
@@ -238,7 +238,7 @@ static void put_summary(const struct tinker *t, struct str *out, const struct ti
 }
 
 /* Whether the session stands behind the cursor. */
-static bool is_behind(const struct tinker_session *s, const struct search *q) {
+static bool is_behind(const struct tinker_session *s, const struct session_query *q) {
     CLEANUP_STR struct str time = STR_INIT;
     if (!q->cursor_time) return true;
     put_time(&time, NULL, s->made); /* "...Z", and texts of one form are ordered as times are */
@@ -251,7 +251,7 @@ void sessions_search_begin(void *tinker, struct http_exchange *x) {
     CLEANUP_JSON json_t *j = body_json(x);
     const struct tinker_tenant *by = tenant_of(t, x);
     struct str out = STR_INIT;
-    struct search q;
+    struct session_query q;
     struct err e = {0};
     int64_t n = 0, put = 0;
     if (!j) return;
