@@ -21,7 +21,7 @@ from kernelrl_worker.channel import Channel
 
 libc = ctypes.CDLL(None)
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_PERTURB = -1, -2, -3, -6
-ANSWER = "/tmp/answer.py"
+ANSWER = "answer.py"  # in the answer's own folder
 MAX_OUTPUTS = 64
 OPERATIONS = (
     "warm", "available", "load", "rehearse", "attach", "build", "poison", "ready", "call", "describe", "rest",
@@ -38,7 +38,7 @@ def explain(error):
         return f"line {error.lineno}: {type(error).__name__}: {error.msg}" + (
             f"\n{error.text.rstrip()}" if error.text else ""
         )
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == ANSWER]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.basename(f.filename) == ANSWER]
     if frames:
         text = f"line {frames[-1].lineno}: {text}"
         if frames[-1].line:
@@ -60,6 +60,7 @@ class Harness:
         self.channel = channel
         self.device = options["device"]
         self.gpu = self.device.startswith("cuda")
+        self.path = os.path.join(options["folder"], ANSWER)
         self.models = {}
         self.outputs = []
         self.inputs = {}
@@ -101,11 +102,11 @@ class Harness:
             self.cls = build.native_class(path, request["spec"], request["structure"], self.device)
             return {}
         build.intercept(self.channel)
-        with open(ANSWER, "w", encoding="utf-8", errors="surrogateescape") as f:
+        with open(self.path, "w", encoding="utf-8", errors="surrogateescape") as f:
             f.write(request["code"])
         sys.dont_write_bytecode = True
         try:
-            module = tensors.load_file(ANSWER, "answer")
+            module = tensors.load_file(self.path, "answer")
         except Exception as error:
             return {"ok": False, "kind": build.kind_of(error), "error": explain(error)}
         name = request["entry"]
@@ -121,7 +122,7 @@ class Harness:
         wrong here goes wrong again, and is told, when the answer is called. Kernels that are tuned would be timed, and
         what an extension or the driver is asked for by itself would be done: those answers wait."""
         mine = sys.modules.get("answer")
-        with open(ANSWER, encoding="utf-8", errors="surrogateescape") as f:
+        with open(self.path, encoding="utf-8", errors="surrogateescape") as f:
             text = f.read()
         if build.Builds.asked or any(word in text for word in ("autotune", "ctypes")):
             return {}
@@ -131,7 +132,7 @@ class Harness:
 
             with warmup.compiling_only() as possible:
                 if possible:
-                    copy = tensors.load_file(ANSWER, "answer")
+                    copy = tensors.load_file(self.path, "answer")
                     init = tensors.unpack(request["init"])
                     model = tensors.build_module(copy.ModelNew, init, 0, False, "meta", self.dtype)
                     shapes = iter([tensors.without_memory(item) for item in request["inputs"]])
@@ -347,7 +348,8 @@ class Harness:
 
 
 def main(fd, options):
-    """Serves one answer until the verifier closes the socket. Runs in the jail."""
+    """Serves one answer until the verifier closes the socket. Runs in the jail; options["folder"] is the answer's own:
+    the jail's /tmp, or without namespaces one that no other answer is given."""
     # Memory that was freed is kept and used again. By default that depends on what the process has freed before, and
     # the page faults of an output that is mapped anew for each call can cost more than the call.
     libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
@@ -359,11 +361,11 @@ def main(fd, options):
     os.environ.update(dict.fromkeys(("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"), selfjail.hub_cache()))
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
     os.environ.update(
-        HOME="/tmp",
-        TMPDIR="/tmp",
+        HOME=options["folder"],
+        TMPDIR=options["folder"],
         USER="nobody",
-        TRITON_CACHE_DIR="/tmp/triton",
-        TORCHINDUCTOR_CACHE_DIR="/tmp/inductor",
+        TRITON_CACHE_DIR=os.path.join(options["folder"], "triton"),
+        TORCHINDUCTOR_CACHE_DIR=os.path.join(options["folder"], "inductor"),
     )
     channel = Channel(fd)
     harness = Harness(channel, options)

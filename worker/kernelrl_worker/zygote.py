@@ -7,7 +7,9 @@ operator or touch a GPU either: thread pools and CUDA contexts do not survive a 
 import contextlib
 import gc
 import os
+import shutil
 import sysconfig
+import tempfile
 
 import torch
 
@@ -73,7 +75,9 @@ class Zygote:
         if os.environ.get("TRITON_INTERPRET"):
             nothing_is_tuned()
         self.filters = {}
-        self.children = set()  # forked and not yet collected: their numbers cannot belong to anybody else
+        # Forked and not yet collected, so that their numbers cannot belong to anybody else; each with its own folder
+        # where there is no jail that gives it a /tmp.
+        self.children = {}
         gc.collect()
         gc.freeze()
 
@@ -109,11 +113,15 @@ class Zygote:
         if pid not in self.children:
             return -1
         _, status = os.waitpid(pid, 0)
-        self.children.discard(pid)
+        folder = self.children.pop(pid)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
         return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
     def fork(self, request, fds, channel):
         program = self.filters[request["filter"]]
+        own = tempfile.mkdtemp(prefix="kernelrl-answer-") if request.get("weak") else None
+        request["folder"] = own or "/tmp"
         pid = os.fork()
         if pid == 0:
             # Standard input and output lead nowhere, standard error is kept for messages, at most a page is read.
@@ -129,5 +137,5 @@ class Zygote:
             selfjail.enter(request, program, lambda: harness.main(3, request), [3])
         for fd in fds:
             os.close(fd)
-        self.children.add(pid)
+        self.children[pid] = own
         return {"pid": pid}

@@ -1,7 +1,6 @@
 """What the harness does with an answer ahead of its turn, with a stand-in for Triton that counts what is compiled and
 what is launched; and how it waits for and records calls, with a stand-in for a device."""
 
-import os
 import sys
 import tempfile
 import types
@@ -80,13 +79,12 @@ class WithAnswer(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        path = os.path.join(folder.name, "answer.py")
+        self.folder = folder.name
         ours = ("kernelrl_worker.warmup", "answer")
         modules = {name: module for name, module in sys.modules.items() if name not in ours}
         patches = [
             mock.patch.dict(sys.modules, modules, clear=True),
             mock.patch.dict(sys.modules, stand_in(self.jit)),
-            mock.patch.object(harness, "ANSWER", path),
             mock.patch.multiple(build.Builds, asked=0, allowed=True),
         ]
         for patch in patches:
@@ -101,11 +99,11 @@ class WithAnswer(unittest.TestCase):
         self.request = {"op": "rehearse", "inputs": [x], "values": tensors.pack([None, 2.0]), "init": tensors.pack([8])}
 
     def load(self, text):
-        with open(harness.ANSWER, "w", encoding="utf-8") as f:
+        h = harness.Harness(None, {"device": "cpu", "folder": self.folder})
+        with open(h.path, "w", encoding="utf-8") as f:
             f.write(text)
-        h = harness.Harness(None, {"device": "cpu"})
         h.dtype = torch.float32
-        h.cls = tensors.load_file(harness.ANSWER, "answer").ModelNew
+        h.cls = tensors.load_file(h.path, "answer").ModelNew
         return h
 
     def rehearse(self, text):

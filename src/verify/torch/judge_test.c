@@ -1,6 +1,7 @@
 /* ModelNew answers: want of a GPU's memory is nobody's fault, and what is kept for speed is given back; references that
  * draw numbers; native answers of a batch, compiled ahead; a start that is late; models of the Hub's cache; the memory
  * of inputs. test_rest and test_hog need a GPU (KERNELRL_TEST_GPU=1), all need PyTorch and a sandbox. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -366,6 +367,65 @@ static void test_models(void **state) {
         fail_msg("%s: %s", outcome_name(got.outcome), got.message);
 }
 
+struct lone_batch { /* what a thread has judged by a verifier of its own */
+    struct verifier *v;
+    struct verify_item items[4];
+    size_t n;
+    struct err e;
+    enum status st;
+};
+
+static void *judge_batch(void *of) {
+    struct lone_batch *b = of;
+    b->st = verify_batch(b->v, b->items, b->n, NULL, &b->e);
+    return NULL;
+}
+
+/* Where there is no jail, answers that run at once have files of their own: each is judged by its own text, and nothing
+ * is left behind. */
+static void test_without_a_jail(void **state) {
+    (void)state;
+    static const char code[] = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
+                               "    def forward(self, x):\n        return x * 3\n\n\ndef get_inputs():\n"
+                               "    return [torch.rand(64, 64)]\n\n\ndef get_init_inputs():\n    return []\n";
+    enum { VERIFIERS = 2, EACH = 4 };
+    char sources[VERIFIERS][EACH][500], home[] = "/tmp/kernelrl-weak-XXXXXX";
+    struct problem p = {.key = "p", .name = "p", .code = code};
+    struct lone_batch batch[VERIFIERS] = {0};
+    pthread_t thread[VERIFIERS];
+    assert_non_null(mkdtemp(home));
+    setenv("KERNELRL_BWRAP", "/nowhere/bwrap", 1);
+    setenv("TMPDIR", home, 1);
+    for (int k = 0; k < VERIFIERS; k++) {
+        batch[k].n = EACH;
+        batch[k].v = open_verifier((struct verify_options){.backend = BACKEND_torch_cpu, .allow_weaker = true});
+        for (int i = 0; i < EACH; i++) {
+            snprintf(sources[k][i], sizeof sources[k][i],
+                     "# %d %d\nimport time\nimport torch\n\n\nclass ModelNew(torch.nn.Module):\n"
+                     "    def forward(self, x):\n        time.sleep(0.05)\n        with open(__file__) as f:\n"
+                     "            assert f.readline() == '# %d %d\\n'\n        return x * %d\n",
+                     k, i, k, i, 2 + i % 2);
+            batch[k].items[i] = (struct verify_item){.problem = &p, .source = sources[k][i]};
+        }
+    }
+    for (int k = 0; k < VERIFIERS; k++) assert_int_equal(pthread_create(&thread[k], NULL, judge_batch, &batch[k]), 0);
+    for (int k = 0; k < VERIFIERS; k++) {
+        pthread_join(thread[k], NULL);
+        verifier_close(batch[k].v);
+    }
+    unsetenv("TMPDIR");
+    unsetenv("KERNELRL_BWRAP");
+    for (int k = 0; k < VERIFIERS; k++) {
+        if (batch[k].st != ST_OK) fail_msg("%s", batch[k].e.msg);
+        for (int i = 0; i < EACH; i++) {
+            const struct verdict *got = &batch[k].items[i].verdict;
+            if (got->outcome != (i % 2 ? OUTCOME_CORRECT : OUTCOME_WRONG_OUTPUT))
+                fail_msg("%d, %d: %s: %s", k, i, outcome_name(got->outcome), got->message);
+        }
+    }
+    assert_int_equal(rmdir(home), 0); /* it is empty */
+}
+
 static void need_gpu(void) {
     const char *wanted = getenv("KERNELRL_TEST_GPU");
     if (wanted && *wanted) return;
@@ -433,10 +493,10 @@ static void test_rest(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_room),      cmocka_unit_test(test_draws),           cmocka_unit_test(test_last_words),
-        cmocka_unit_test(test_native_batch), cmocka_unit_test(test_dropped),         cmocka_unit_test(test_loaded_once),
-        cmocka_unit_test(test_late_start),   cmocka_unit_test(test_models),          cmocka_unit_test(test_hog),
-        cmocka_unit_test(test_rest),         cmocka_unit_test(test_lane_of_its_own),
+        cmocka_unit_test(test_no_room),      cmocka_unit_test(test_draws),   cmocka_unit_test(test_last_words),
+        cmocka_unit_test(test_native_batch), cmocka_unit_test(test_dropped), cmocka_unit_test(test_loaded_once),
+        cmocka_unit_test(test_late_start),   cmocka_unit_test(test_models),  cmocka_unit_test(test_without_a_jail),
+        cmocka_unit_test(test_hog),          cmocka_unit_test(test_rest),    cmocka_unit_test(test_lane_of_its_own),
     };
     return cmocka_run_group_tests_name("module", tests, NULL, NULL);
 }
