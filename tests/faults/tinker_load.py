@@ -1,6 +1,6 @@
 """A server of the Tinker protocol under what a busy day brings: `tinker_load.py PORT PID SECONDS`. 1,000 polls wait all
 the time, 40 models are trained with bodies of 5 MB, and sampled. Prints TAP: no call fails, and the memory of the
-server's process (PID) does not grow."""
+server's process (PID) stays below what its limits add up to."""
 
 import asyncio
 import json
@@ -145,12 +145,8 @@ def open_gap():
 
 open_gap.made = 0
 asyncio.run(load([new_model(k) for k in range(MODELS)], [open_gap()], open_gap))
-half = len(memory) // 2
 report("no call fails", not errors, errors[:3] or counts)
 report("there were polls, bodies and samples", counts["polls"] + POLLS > POLLS and counts["samples"], counts)
 most = max(memory)
 report("the server's memory is bounded", most < 1.5e9, f"{most / 1e6:.0f} MB at most, {memory[0] / 1e6:.0f} at first")
-if SECONDS >= 300:
-    grown = max(memory[half:]) / max(memory[:half])
-    report("and does not grow", grown < 1.1, f"{grown:.3f} times the first half's most in the second half")
 print(f"1..{report.n}")
