@@ -20,9 +20,10 @@
 #include "io/json.h"
 #include "rl/run/watch.h"
 #include "rl/run/watch_runs.h"
+#include "rl/view/view.h"
 #include "verify/verify.h"
 
-enum { NAMES_MAX = 64, LOG_MAX_BYTES = 1 << 30 };
+enum { NAMES_MAX = 64, LOG_MAX_BYTES = 1 << 30, REPORT_MAX_BYTES = 20 * 1000 * 1000 };
 
 struct runs_args {
     const char *runs_dir;
@@ -33,6 +34,8 @@ struct runs_args {
     bool all, json, follow, once, yes;
     const volatile bool *cancel;
     int port;
+    const char *html, *csv; /* files of export; NULL: not asked for */
+    int64_t step;
 };
 
 static double percent(double rate) { return 100 * rate; }
@@ -452,6 +455,32 @@ static int resume(const char *runs_dir, int argc, char **argv) {
     return code;
 }
 
+/* ---- dashboard, export --------------------------------------------------------------------------------------------*/
+
+static enum status write_html(struct run_view *v, const struct runs_args *a, struct err *e) {
+    CLEANUP_STR struct str out = STR_INIT;
+    TRY(view_report(v, a->name[0], a->step, REPORT_MAX_BYTES, &out, e));
+    TRY(fs_write_atomic(a->html, out.p, out.len, e));
+    printf("%s\n", a->html);
+    return ST_OK;
+}
+
+static enum status write_csv(struct run_view *v, const struct runs_args *a, struct err *e) {
+    CLEANUP_STR struct str out = STR_INIT;
+    TRY(view_csv(v, a->name[0], NULL, &out, e));
+    TRY(fs_write_atomic(a->csv, out.p, out.len, e));
+    printf("%s\n", a->csv);
+    return ST_OK;
+}
+
+static enum status export_run(const struct runs_args *a, struct err *e) {
+    struct run_view *v = view_open(a->runs_dir);
+    enum status st = a->html ? write_html(v, a, e) : ST_OK;
+    if (st == ST_OK && a->csv) st = write_csv(v, a, e);
+    view_close(v);
+    return st;
+}
+
 static enum status dashboard(const struct runs_args *a, struct err *e) {
     return runs_dashboard(a->runs_dir, a->port, e);
 }
@@ -473,6 +502,11 @@ static const struct args_flag flags[] = {
     FLAG_BOOL(A, once, "once", "Curves are drawn once.", .of = "watch"),
     FLAG_INT(A, port, "port", "N", 0, 65535, "8765",
              "The page is served there, to this machine alone; 0 takes a free port.", .of = "dashboard"),
+    FLAG_TEXT(A, html, "html", "FILE", NULL,
+              "Curves, the best kernels and answers of a step become one page that needs no server.", .of = "export"),
+    FLAG_TEXT(A, csv, "csv", "FILE", NULL, "All metrics become a table, a line a step.", .of = "export"),
+    FLAG_INT(A, step, "step", "N", 0, 999999999, "the last one", "The page has the answers of this step.",
+             .of = "export"),
     FLAG_BOOL(A, yes, "yes", "It is not asked.", .of = "clean"),
 };
 #undef A
@@ -514,6 +548,7 @@ static const struct args_sub subs[] = {
      ONE,
      .help = "Counts groups whose answers all scored the same: they teach nothing."},
     {.name = "dashboard", .help = "Serves a page that shows runs and their answers, until Ctrl-C."},
+    {.name = "export", .words = "NAME", ONE, .help = "Writes a run as a page to share, or its metrics as a table."},
     {.name = "disk", .help = "Prints what they take."},
     {.name = "clean",
      .words = "NAME...",
@@ -541,13 +576,14 @@ int cmd_runs(int argc, char **argv) {
         const char *name;
         run_fn *each;                                               /* of every run that is named */
         enum status (*all)(const struct runs_args *, struct err *); /* where that is NULL, or none is named */
-    } commands[] = {{"list", NULL, list_all},   {"status", status_of, list_running},
-                    {"stop", stop, stop_all},   {"logs", logs, NULL},
-                    {"metrics", metrics, NULL}, {"watch", watch, NULL},
-                    {"summary", NULL, summary}, {"compare", NULL, compare},
-                    {"uniform", uniform, NULL}, {"disk", NULL, disk},
-                    {"clean", clean, NULL},     {"dashboard", NULL, dashboard}};
-    struct runs_args a = {.runs_dir = "runs", .timeout_s = 900, .interval_s = 5, .port = 8765};
+    } commands[] = {{"list", NULL, list_all},    {"status", status_of, list_running},
+                    {"stop", stop, stop_all},    {"logs", logs, NULL},
+                    {"metrics", metrics, NULL},  {"watch", watch, NULL},
+                    {"summary", NULL, summary},  {"compare", NULL, compare},
+                    {"uniform", uniform, NULL},  {"disk", NULL, disk},
+                    {"clean", clean, NULL},      {"dashboard", NULL, dashboard},
+                    {"export", NULL, export_run}};
+    struct runs_args a = {.runs_dir = "runs", .timeout_s = 900, .interval_s = 5, .port = 8765, .step = -1};
     struct args given;
     struct err e = {0};
     if (!args_parse(&runs_command, argc, argv, &a, &given)) return given.code;
@@ -557,6 +593,8 @@ int cmd_runs(int argc, char **argv) {
     if (strcmp(command, "resume") == 0) return resume(a.runs_dir, given.n_words, given.word);
     if (strcmp(command, "stop") == 0 && a.all == (a.n_names > 0))
         return args_wrong(&runs_command, &given, "expected the NAME of a run, or --all");
+    if (strcmp(command, "export") == 0 && !a.html && !a.csv)
+        return args_wrong(&runs_command, &given, "expected --html FILE or --csv FILE");
     size_t c = 0;
     while (strcmp(commands[c].name, command) != 0) c++;
     if (a.follow || commands[c].each == stop || commands[c].each == watch) a.cancel = interrupt_flag();

@@ -157,9 +157,18 @@ void js_add_quoted(struct str *s, const char *v, size_t n) {
 
 void js_add_number(struct str *s, double v) {
     char buf[40];
-    for (int digits = 6; digits <= 17; digits++) {
+    int digits = 6, most = 17; /* where some digits are enough, more of them are, too */
+    snprintf(buf, sizeof buf, "%.6g", v);
+    if (strtod(buf, NULL) != v) {
+        for (digits = 7; digits < most;) {
+            const int middle = (digits + most) / 2;
+            snprintf(buf, sizeof buf, "%.*g", middle, v);
+            if (strtod(buf, NULL) == v)
+                most = middle;
+            else
+                digits = middle + 1;
+        }
         snprintf(buf, sizeof buf, "%.*g", digits, v);
-        if (strtod(buf, NULL) == v) break;
     }
     str_adds(s, buf);
 }

@@ -246,10 +246,10 @@ static void html_charts(const struct search_task *t, struct str *out) {
     const struct page_series by_verdicts = {"best", x, y, n}, by_seconds = {"best", s, y, n};
     if (n > 0) {
         str_adds(out, "<h2>Best so far</h2>\n");
-        page_steps(out, &(struct page_chart){"best speed against verdicts", "verdicts", "times PyTorch's speed",
-                                             &by_verdicts, 1, 1});
-        page_steps(out, &(struct page_chart){"best speed against seconds", "seconds of the search",
-                                             "times PyTorch's speed", &by_seconds, 1, 1});
+        page_draw(out, &(struct page_chart){"best speed against verdicts", "verdicts", "times PyTorch's speed",
+                                            &by_verdicts, 1, 1, true});
+        page_draw(out, &(struct page_chart){"best speed against seconds", "seconds of the search",
+                                            "times PyTorch's speed", &by_seconds, 1, 1, true});
     }
     free(x);
     free(s);

@@ -58,7 +58,7 @@ static void add_axes(struct str *out, const struct page_chart *c, const struct s
             LEFT, WIDTH - RIGHT, at_y(y, c->line), at_y(y, c->line));
 }
 
-static void add_series(struct str *out, const struct page_series *s, int number, const struct scale *x,
+static void add_series(struct str *out, const struct page_series *s, int number, bool steps, const struct scale *x,
                        const struct scale *y) {
     str_addf(out, "<path fill=\"none\" stroke=\"var(--c%d)\" stroke-width=\"2\" d=\"", number);
     bool begun = false;
@@ -66,15 +66,17 @@ static void add_series(struct str *out, const struct page_series *s, int number,
         if (!isfinite(s->x[i]) || !isfinite(s->y[i])) continue;
         if (!begun)
             str_addf(out, "M%.1f %.1f", at_x(x, s->x[i]), at_y(y, s->y[i]));
-        else
+        else if (steps)
             str_addf(out, "H%.1fV%.1f", at_x(x, s->x[i]), at_y(y, s->y[i]));
+        else
+            str_addf(out, "L%.1f %.1f", at_x(x, s->x[i]), at_y(y, s->y[i]));
         begun = true;
     }
-    if (begun) str_addf(out, "H%.1f", at_x(x, x->high));
+    if (begun && steps) str_addf(out, "H%.1f", at_x(x, x->high));
     str_adds(out, "\"/>\n");
 }
 
-void page_steps(struct str *out, const struct page_chart *c) {
+void page_draw(struct str *out, const struct page_chart *c) {
     struct scale x = {INFINITY, -INFINITY}, y = {INFINITY, -INFINITY};
     ASSERT(c->n_series <= MOST_SERIES);
     for (int k = 0; k < c->n_series; k++)
@@ -94,7 +96,7 @@ void page_steps(struct str *out, const struct page_chart *c) {
     page_text(out, c->title);
     str_adds(out, "\">\n");
     add_axes(out, c, &x, &y);
-    for (int k = 0; k < c->n_series; k++) add_series(out, &c->series[k], k, &x, &y);
+    for (int k = 0; k < c->n_series; k++) add_series(out, &c->series[k], k, c->steps, &x, &y);
     for (int k = 0; k < c->n_series && c->n_series > 1; k++) {
         str_addf(out, "<rect x=\"%d\" y=\"%d\" width=\"10\" height=\"10\" fill=\"var(--c%d)\"/>\n", LEFT + 12,
                  TOP + 4 + 16 * k, k);

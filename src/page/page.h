@@ -28,7 +28,7 @@ void page_cellf(struct str *out, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void page_row_end(struct str *out);
 void page_table_end(struct str *out);
 
-/* A chart of steps: a value that holds from its x on until the next one (best so far). */
+/* A chart: lines between points, or steps, where a value holds from its x on until the next one (best so far). */
 struct page_series {
     const char *name;
     const double *x, *y; /* [n], x rising */
@@ -39,7 +39,9 @@ struct page_chart {
     const struct page_series *series;
     int n_series; /* at most 6 */
     double line;  /* a dashed line at this y; NaN: none */
+    bool steps;   /* true: steps; false: lines */
 };
-void page_steps(struct str *out, const struct page_chart *c);
+/* Draws nothing where no series has a point. */
+void page_draw(struct str *out, const struct page_chart *c);
 
 #endif

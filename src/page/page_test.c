@@ -45,7 +45,7 @@ static void charts(void **state) {
     static const double x[] = {1, 5, 30, 64}, y[] = {0.5, 1.25, 1.5, 7.5}, flat[] = {2, 2, NAN, 2};
     const struct page_series s[] = {{"a<b", x, y, 4}, {"flat", x, flat, 4}};
     CLEANUP_STR struct str out = STR_INIT;
-    page_steps(&out, &(struct page_chart){"title", "verdicts", "speed", s, 2, 1});
+    page_draw(&out, &(struct page_chart){"title", "verdicts", "speed", s, 2, 1, true});
     assert_null(strstr(out.p, "nan"));
     assert_null(strstr(out.p, "a<b"));
     int paths = 0;
@@ -57,11 +57,14 @@ static void charts(void **state) {
     }
     assert_int_equal(paths, 2);
     CLEANUP_STR struct str none = STR_INIT;
-    page_steps(&none, &(struct page_chart){"t", "x", "y", s, 0, NAN});
+    page_draw(&none, &(struct page_chart){"t", "x", "y", s, 0, NAN, true});
     assert_int_equal(none.len, 0);
     const struct page_series one = {"one", x, flat, 1};
-    page_steps(&none, &(struct page_chart){"t", "x", "y", &one, 1, NAN});
+    page_draw(&none, &(struct page_chart){"t", "x", "y", &one, 1, NAN, true});
     assert_non_null(strstr(none.p, "</svg>"));
+    CLEANUP_STR struct str lines = STR_INIT;
+    page_draw(&lines, &(struct page_chart){"t", "x", "y", s, 1, NAN, false});
+    assert_null(strchr(strstr(lines.p, " d=\"M"), 'H')); /* from point to point */
 }
 
 static void whole_page(void **state) {

@@ -52,11 +52,17 @@ check "answers are counted" sh -c "curl -s '$url/api/runs/$name/episodes?limit=1
 check "a search finds letters that JSON escapes" sh -c "curl -s -G '$url/api/runs/$name/episodes' --data-urlencode 'text=\"document.title=1+1\"' |
     grep -o '\"sample\"' | wc -l | grep -qx 4"
 
+check "a page to share" "$KRL" runs export "$evil" --runs-dir "$tmp/runs" --html "$tmp/shared.html" --csv "$tmp/shared.csv"
+check "it holds no tag of others" sh -c "! grep -qE '<(img|script)' '$tmp/shared.html'"
+check "and a table of metrics" sh -c "head -1 '$tmp/shared.csv' | grep -q '^step,.*reward/mean'"
+refuses "nothing is asked for" 2 'expected --html FILE or --csv FILE' "$KRL" runs export x
+refuses "a run that is not there" 1 'no run "x"' "$KRL" runs export x --runs-dir "$tmp/runs" --html "$tmp/x.html"
+
 if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
     skip "pages in Chromium" "there is no chromium or no chromedriver"
 else
     tools/make_run "$tmp/runs/plain" --episodes 640 --steps 20
-    HOME=$tmp PROFILE=$tmp/chromium PLAIN_DIR=$tmp/runs/plain timeout 500 \
+    HOME=$tmp SHARED=$tmp/shared.html PROFILE=$tmp/chromium PLAIN_DIR=$tmp/runs/plain timeout 500 \
         python3 tests/e2e/dashboard_browser.py "$url" "$evil" plain >"$tmp/browser" 2>&1
     check "the pages were looked at to the end" test $? = 0
     while IFS= read -r line; do

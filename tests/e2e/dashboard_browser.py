@@ -4,86 +4,16 @@ EVIL is a run whose texts try to be more than text, PLAIN one that tools/make_ru
 "not ok NAME: WHY" a check. With PICTURES, screenshots of PLAIN's pages go to that folder. The shell that calls it has
 looked for chromium and chromedriver."""
 
-import base64
 import json
 import os
-import subprocess
 import sys
-import time
 import urllib.parse
-import urllib.request
+
+from chromium import SHOWN, Browser
 
 url, evil, plain = sys.argv[1:4]
 pictures = sys.argv[4] if len(sys.argv) > 4 else None
-SHOWN = "document.getElementById('content').dataset.shown === (location.hash || '#/')"
 ESCAPE, ENTER = "\ue00c", "\ue007"
-
-
-class Browser:
-    def __init__(self, *arguments):
-        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
-        port = None
-        for line in self.driver.stdout:
-            if "started successfully on port" in line:
-                port = line.split("port")[-1].strip(" .\n")
-                break
-        self.base = f"http://127.0.0.1:{port}/session"
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *arguments]
-        wanted = {"browserName": "chrome", "goog:chromeOptions": {"args": flags, "binary": "/usr/bin/chromium"}}
-        wanted["goog:loggingPrefs"] = {"browser": "ALL"}
-        self.base += "/" + self.call("POST", "", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
-
-    def call(self, method, path, body=None):
-        data = None if body is None else json.dumps(body).encode()
-        r = urllib.request.Request(self.base + path, data, {"content-type": "application/json"}, method=method)
-        try:
-            with urllib.request.urlopen(r, timeout=120) as f:
-                return json.load(f)["value"]
-        except urllib.error.HTTPError as e:
-            raise RuntimeError(json.load(e)["value"]["message"]) from e
-
-    def js(self, script, *arguments):
-        return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
-
-    def go(self, place):
-        """Shows a place of the page, and waits until it is there."""
-        self.call("POST", "/url", {"url": "about:blank"})  # so that the page begins anew
-        self.call("POST", "/url", {"url": url + "/dashboard" + place})
-        self.wait("return document.getElementById('content').dataset.shown === (location.hash || '#/')", place)
-
-    def wait(self, script, what):
-        for _ in range(300):  # half a minute: no machine is so busy
-            if self.js(script):
-                return
-            time.sleep(0.1)
-        raise RuntimeError("never came: " + what)
-
-    def key(self, key):
-        keys = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
-        self.call("POST", "/actions", {"actions": [{"type": "key", "id": "k", "actions": keys}]})
-
-    def size(self, width, height):
-        self.cdp("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-
-    def cdp(self, command, **params):
-        return self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
-
-    def picture(self, name):
-        height = self.js("return Math.min(1100, Math.max(400, document.documentElement.scrollHeight))")
-        width = self.js("return innerWidth")
-        self.size(width, height)
-        with open(os.path.join(pictures, name + ".png"), "wb") as f:
-            f.write(base64.b64decode(self.call("GET", "/screenshot")))
-
-    def complaints(self):
-        return [x["message"] for x in self.call("POST", "/se/log", {"type": "browser"}) if x["level"] == "SEVERE"]
-
-    def close(self):
-        try:
-            self.call("DELETE", "")
-        finally:
-            self.driver.terminate()
-            self.driver.wait()
 
 
 def check(name, step):
@@ -109,7 +39,7 @@ def place(run, page):
 
 def hostile(b, page, *words):
     def step():
-        b.go(place(evil, page))
+        b.show(url, place(evil, page))
         wrong = b.js(
             "return [document.querySelector('img') && 'an image', document.scripts.length !== 1 && 'a script',"
             "/^2/.test(document.title) && 'it ran'].filter(Boolean).join()"
@@ -123,7 +53,7 @@ def fits(b, page):
     """Nothing but what scrolls by itself is wider than the window."""
 
     def step():
-        b.go(place(plain, page) if page else "")
+        b.show(url, place(plain, page) if page else "")
         return b.js(
             "return document.documentElement.scrollWidth > innerWidth ? document.documentElement.scrollWidth : null"
         )
@@ -154,10 +84,10 @@ return document.querySelectorAll('h1').length === 1 ? null : 'not one h1';
 
 def readable(b, page, theme):
     def step():
-        b.go(place(plain, page) if page else "")
+        b.show(url, place(plain, page) if page else "")
         b.js("document.documentElement.dataset.theme = arguments[0]", theme)
         if pictures:
-            b.picture(f"dashboard-{page.split('/')[0].split('?')[0] or 'runs'}-{theme}")
+            b.picture(os.path.join(pictures, f"dashboard-{page.split('/')[0].split('?')[0] or 'runs'}-{theme}.png"))
         return b.js(CONTRAST)
 
     check(f"names and contrast, {theme}: {page or 'runs'}", step)
@@ -173,16 +103,16 @@ def keys(b):
         check("key " + name, step)
 
     shown = "document.getElementById('content').dataset.shown === location.hash && "
-    b.go("")
+    b.show(url, "")
     at("j, Enter: the first run", "j", ENTER, end=shown + "location.hash.endsWith('/overview')")
     for i, page in enumerate(["metrics", "episodes", "best", "queue"]):
         at(f"{i + 3}: {page}", str(i + 3), end=shown + f"location.hash.endsWith('/{page}')")
     at("1: the runs", "1", end=shown + "location.hash === '#/'")
-    b.go(place(plain, "episodes"))
+    b.show(url, place(plain, "episodes"))
     at("j, j, k", "j", "j", "k", end="document.querySelector('tr.here') === document.querySelector('tbody tr')")
     at("/: the search", "/", end="document.activeElement.id === 'search'")
     at("letters are letters where one types", "j", "g", end="document.activeElement.value === 'jg'")
-    b.go(place(plain, "episodes"))
+    b.show(url, place(plain, "episodes"))
     at("Enter opens an answer", "j", ENTER, end=shown + "location.hash.includes('/episode/')")
     for k, part in [("d", "diff=0"), ("d", "diff=1"), ("t", "tokens=1"), ("r", "raw=1"), ("t", "raw=1")]:
         at(f"{k}: {part}", k, end=shown + f"location.hash.includes('{part}')")
@@ -194,7 +124,7 @@ def keys(b):
     at("Esc: the overview", ESCAPE, end=shown + "location.hash.endsWith('/overview')")
     at("?: the keys", "?", end="document.getElementById('keys').open")
     at("Esc closes them", ESCAPE, end="!document.getElementById('keys').open")
-    b.go(place(evil, "episode/0/0/0/0"))
+    b.show(url, place(evil, "episode/0/0/0/0"))
     at("]: the next turn", "]", end=shown + "location.hash.endsWith('/0/1')")
     at("[: and back", "[", end=shown + "location.hash.endsWith('/0/0')")
     at("g of it", "g", end=shown + "location.hash.includes('/group/')")
@@ -204,7 +134,7 @@ def keys(b):
 
 def clicks(b):
     def cheats():
-        b.go(place(plain, "episodes"))
+        b.show(url, place(plain, "episodes"))
         b.js("document.getElementById('cheats').click()")
         b.wait(
             "return location.hash.includes('class=H') && " + SHOWN + " && document.querySelector('tbody tr')",
@@ -215,7 +145,7 @@ def clicks(b):
         )
 
     def by_time():
-        b.go(place(plain, "metrics") + "?by=time")
+        b.show(url, place(plain, "metrics") + "?by=time")
         return expect(b, " min", "reward/mean")
 
     def lint():
@@ -225,7 +155,7 @@ def clicks(b):
         return None if "{  \u2190 static_state" in seen else "not its line"
 
     def live():
-        b.go(place(plain, "overview"))
+        b.show(url, place(plain, "overview"))
         before = b.js("return document.querySelector('main p').textContent")
         with open(os.environ["PLAIN_DIR"] + "/metrics.jsonl", "a") as f:
             f.write('{"step": 1000, "reward/mean": 1, "progress/fraction": 1}\n')
@@ -235,6 +165,22 @@ def clicks(b):
     check("findings stand at their lines", lambda: cheats() or lint())
     check("metrics by time", by_time)
     check("what is new comes by itself", live)
+
+
+def shared(b):
+    """The page that `runs export` made of EVIL opens from disk, and its texts are text."""
+
+    def step():
+        b.open("file://" + os.environ["SHARED"])
+        wrong = b.js(
+            "return [document.querySelector('img') && 'an image', document.scripts.length && 'a script',"
+            "/^2/.test(document.title) && 'it ran', document.querySelectorAll('svg').length || 'no curve',"
+            "document.documentElement.scrollWidth > innerWidth && 'too wide'].filter((w) => w && isNaN(w)).join()"
+        )
+        b.js("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        return wrong or expect(b, "<img src=x", "<U+202E>left", "more bytes", "seed: 1") or "".join(b.complaints())
+
+    check("a page to share, from disk", step)
 
 
 def main():
@@ -252,6 +198,7 @@ def main():
             ["queue", "judges on its own"],
         ]:
             hostile(b, page, *words)
+        shared(b)
         keys(b)
         clicks(b)
         answer = "episode/19/0/0/0"

@@ -110,6 +110,8 @@ check "comparison" "$KRL" eval --compare "$tmp/first.json" "$tmp/three.json" --o
 cp "$tmp/out" "$tmp/said"
 check "of six problems" grep -q '^6 problems in common' "$tmp/said"
 check "its report and picture" sh -c "grep -q '^| correct |' '$tmp/c.md' && grep -q polyline '$tmp/c.svg'"
+check "comparison as a page" "$KRL" eval --compare "$tmp/first.json" "$tmp/three.json" --output "$tmp/c.html"
+check "with its table and picture" sh -c "grep -q '<td>correct</td>' '$tmp/c.html' && grep -q polyline '$tmp/c.html'"
 "$KRL" eval --compare "$tmp/first.json" "$tmp/first.json" --json >"$tmp/same.json"
 check "a file against itself: no difference, p = 1" python3 -c "import json
 d = json.load(open('$tmp/same.json'))['differences']['correct']; assert d['change']['mean'] == 0 and d['p'] == 1"

@@ -14,8 +14,9 @@ struct names {
     uint32_t n, cap;
     uint32_t *slot, n_slots; /* open addressing; 0: empty */
 };
-uint32_t names_put(struct names *s, const char *text);
-uint32_t names_find(const struct names *s, const char *text); /* 0: not there */
+/* The number of a text of n bytes without a NUL; names_find: 0 when it is not there. */
+uint32_t names_put(struct names *s, const char *text, size_t n);
+uint32_t names_find(const struct names *s, const char *text, size_t n);
 void names_free(struct names *s);
 
 /* How far a file of lines was read. The last line is kept to notice a file that was cut and has grown again. */
@@ -35,6 +36,26 @@ typedef enum status take_line_fn(void *ctx, const char *line, size_t n, struct e
 enum status tail_read(struct tail *t, int fd, const struct stat *st, size_t max_line, take_line_fn *take, void *ctx,
                       bool *again, struct err *e);
 
+/* The members of a JSON object, in their order. One named "reward" that is an object stands for its total. Keys and
+ * texts lie in the line, or in `whole`; they need not end with a NUL. */
+struct line_member {
+    const char *key, *text;
+    size_t n_key, n_text;
+    enum { MEMBER_WHOLE, MEMBER_REAL, MEMBER_TEXT, MEMBER_OTHER } kind;
+    int64_t whole;
+    double real; /* of both kinds of numbers */
+};
+struct line_members {
+    struct line_member *m; /* [n] */
+    size_t n, cap;
+    struct json_t *whole; /* NULL: the line was plain */
+};
+/* Reads a line that ends with a NUL behind its n bytes, which lives as long as the members. ST_PARSE names `where`. To
+ * be freed in any case. */
+enum status members_read(struct line_members *s, const char *line, size_t n, const char *where, struct err *e) MUST_USE;
+const struct line_member *members_find(const struct line_members *s, const char *key); /* NULL: none */
+void members_free(struct line_members *s);
+
 struct view_row {
     int64_t frame, at, bytes, step;
     int32_t group, sample, turn, tokens;
@@ -42,14 +63,27 @@ struct view_row {
     double reward, ret, advantage, speedup, low, high;   /* NaN: none */
 };
 enum { ROWS_MAX = 4 << 20 };
+enum view_sort { SORT_STEP, SORT_REWARD, SORT_ADVANTAGE, SORT_SPEEDUP, SORT_TOKENS, N_SORTS };
+struct view_order {
+    uint32_t *row; /* [n]; rows behind n are not in it yet */
+    size_t n;
+};
 struct view_rows {
     struct view_row *row;
     size_t n, cap;
     struct names names;
+    struct view_order order[N_SORTS];
+    uint32_t *best; /* [n_best], by the problem's number: its fastest correct row plus one; 0: it has none */
+    uint32_t n_best;
 };
 /* Adds the row of a line of the index. ST_PARSE: it is none. The first line, which names the format, is not one. */
 enum status rows_add(struct view_rows *r, const char *line, size_t n, struct err *e) MUST_USE;
 void rows_free(struct view_rows *r);
+/* All rows: the greatest first, of equal ones the newest; those without the number last. An order is kept: only what
+ * was added since is sorted, and merged with it. Valid until a row is added. */
+const uint32_t *rows_order(struct view_rows *r, enum view_sort sort);
+/* The *n rows of a step, the newest first. */
+const uint32_t *rows_of_step(struct view_rows *r, int64_t step, size_t *n);
 void row_json(const struct view_rows *r, const struct view_row *x, const char *key, struct str *out);
 
 /* metrics.jsonl as columns. */

@@ -193,7 +193,7 @@ static void rows_of_traces(struct view_held *h, int dir) {
         jsonl_frame(r, &frame, &at);
         str_clear(&row);
         if ((s = episode_row(line, n, frame, at, TRACES_FILE, &row, &e)) != ST_OK) break;
-        if ((s = rows_add(&h->rows, row.p, row.len, &e)) != ST_OK) break;
+        if ((s = rows_add(&h->rows, row.p, row.len - 1, &e)) != ST_OK) break;
     }
     note(&h->index_wrong, s, &e);
     jsonl_close(r);
@@ -244,7 +244,7 @@ static void read_columns(struct view_held *h, int dir) {
 }
 
 static const struct column *column_of(const struct columns *c, const char *name) {
-    const uint32_t k = names_find(&c->names, name);
+    const uint32_t k = names_find(&c->names, name, strlen(name));
     return k ? &c->column[k] : NULL;
 }
 
@@ -264,23 +264,35 @@ static void put_info(const struct run_info *r, const char *name, struct str *out
     js_put_i64(out, "changed_s", r->changed_s);
 }
 
+/* As run_is_evaluation says it of a parsed line. */
+static bool is_evaluation(const struct line_members *line) {
+    for (size_t i = 0; i < line->n; i++) {
+        const struct line_member *m = &line->m[i];
+        if (m->n_key >= 5 && memcmp(m->key, "eval/", 5) == 0) return true;
+        if (memchr(m->key, '/', m->n_key)) return false;
+    }
+    return false;
+}
+
 /* take_line_fn */
-static enum status take_progress(void *ctx, const char *line, size_t n, struct err *e) {
+static enum status take_progress(void *ctx, const char *text, size_t n, struct err *e) {
     struct view_progress *p = ctx;
-    CLEANUP_JSON json_t *row = NULL;
-    TRY(js_parse(line, n, "metrics", &row, e));
-    if (run_is_evaluation(row)) return ST_OK;
-    const json_t *fraction = json_object_get(row, "progress/fraction");
-    p->steps++;
-    p->has_fraction = json_is_number(fraction);
-    p->fraction = json_number_value(fraction);
-    return ST_OK;
+    struct line_members line;
+    const enum status st = members_read(&line, text, n, "metrics", e);
+    if (st == ST_OK && !is_evaluation(&line)) {
+        const struct line_member *fraction = members_find(&line, "progress/fraction");
+        p->steps++;
+        p->has_fraction = fraction && (fraction->kind == MEMBER_WHOLE || fraction->kind == MEMBER_REAL);
+        p->fraction = p->has_fraction ? fraction->real : 0;
+    }
+    members_free(&line);
+    return st;
 }
 
 /* The run's progress as its metrics say it; what was appended since the last call is read. */
 static struct view_progress *read_progress(struct run_view *v, const char *run, int dir) {
     if (v->seen.n > SEEN_MAX) forget_progress(v);
-    const uint32_t k = names_put(&v->seen, run);
+    const uint32_t k = names_put(&v->seen, run, strlen(run));
     if (k >= v->n_progress) {
         v->progress = xrealloc(v->progress, (k + 64) * sizeof *v->progress);
         memset(v->progress + v->n_progress, 0, (k + 64 - v->n_progress) * sizeof *v->progress);
@@ -521,6 +533,14 @@ static double *seconds_of(const struct columns *c) {
     return s;
 }
 
+/* Numbers of a chart: six digits, or null. */
+static void put_short(struct str *out, size_t i, double v) {
+    if (isfinite(v))
+        str_addf(out, "%s%.6g", i > 0 ? "," : "", v);
+    else
+        str_adds(out, i > 0 ? ",null" : "null");
+}
+
 static void put_series(const struct columns *c, const double *seconds, const char *name, size_t points,
                        struct str *out) {
     const struct column *col = column_of(c, name);
@@ -532,10 +552,10 @@ static void put_series(const struct columns *c, const double *seconds, const cha
     for (size_t i = 0; i < n; i++) js_put_i64(out, NULL, c->step[col->line[at[i]]]);
     js_end(out, ']');
     js_begin(out, "seconds", '[');
-    for (size_t i = 0; i < n; i++) js_put_f64(out, NULL, seconds[col->line[at[i]]]);
+    for (size_t i = 0; i < n; i++) put_short(out, i, seconds[col->line[at[i]]]);
     js_end(out, ']');
     js_begin(out, "value", '[');
-    for (size_t i = 0; i < n; i++) js_put_f64(out, NULL, col->value[at[i]]);
+    for (size_t i = 0; i < n; i++) put_short(out, i, col->value[at[i]]);
     js_end(out, ']');
     js_end(out, '}');
     free(at);
@@ -632,7 +652,7 @@ struct view_wanted { /* a query whose texts are numbers */
 };
 
 static uint32_t number_of(const struct view_rows *r, const char *text, bool *none) {
-    const uint32_t k = text ? names_find(&r->names, text) : 0;
+    const uint32_t k = text ? names_find(&r->names, text, strlen(text)) : 0;
     *none |= text && k == 0;
     return k;
 }
@@ -663,25 +683,15 @@ static bool matches(const struct view_wanted *w, const struct view_row *x) {
     return within(x->reward, q->reward_min, q->reward_max) && within(x->speedup, q->speedup_min, q->speedup_max);
 }
 
-struct view_place {
-    double key;
-    size_t row;
-};
-
-/* The greatest first, of equal ones the newest; what has no number comes last. */
-static int greatest_first(const void *a, const void *b) {
-    const struct view_place *x = a, *y = b;
-    if (isnan(x->key) != isnan(y->key)) return isnan(x->key) ? 1 : -1;
-    if (!isnan(x->key) && x->key != y->key) return x->key < y->key ? 1 : -1;
-    return x->row < y->row ? 1 : x->row > y->row ? -1 : 0;
-}
-
-static double key_of(const struct view_row *x, const char *sort) {
-    if (strcmp(sort, "reward") == 0) return x->reward;
-    if (strcmp(sort, "advantage") == 0) return x->advantage;
-    if (strcmp(sort, "speedup") == 0) return x->speedup;
-    if (strcmp(sort, "tokens") == 0) return x->tokens;
-    return (double)x->step;
+static enum view_sort sort_named(const char *name) {
+    static const char *const names[N_SORTS] = {[SORT_STEP] = "step",
+                                               [SORT_REWARD] = "reward",
+                                               [SORT_ADVANTAGE] = "advantage",
+                                               [SORT_SPEEDUP] = "speedup",
+                                               [SORT_TOKENS] = "tokens"};
+    for (int i = 0; i < N_SORTS && name; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return SORT_STEP;
 }
 
 /* The decoded lines of one frame, which begins there. They are read at once: the file may be cut at any moment. */
@@ -772,39 +782,49 @@ static int64_t put_found(int dir, const struct view_rows *r, const struct view_w
     return (int64_t)end;
 }
 
+static bool wants_all(const struct view_query *q) {
+    return q->step_from <= 0 && q->step_to == INT64_MAX && !q->problem && !q->outcome && !q->class && !q->stop &&
+           !q->role && isnan(q->reward_min) && isnan(q->reward_max) && isnan(q->speedup_min) && isnan(q->speedup_max);
+}
+
+/* The matching rows behind the cursor, as many as fit. Returns how many stand in front of the next one; 0: no more
+ * is there. */
+static int64_t put_page(struct view_rows *r, const struct view_wanted *w, int64_t n_matching, struct str *out) {
+    const uint32_t *order = rows_order(r, sort_named(w->q->sort));
+    const bool all = n_matching == (int64_t)r->n;
+    const int64_t skip = i64_max(0, i64_min(w->q->cursor, n_matching)), end = i64_min(n_matching, skip + w->q->limit);
+    int64_t seen = all ? skip : 0;
+    for (size_t i = (size_t)seen; seen < end; i++) {
+        const struct view_row *x = &r->row[order[i]];
+        if (!all && !matches(w, x)) continue;
+        if (seen++ >= skip) row_json(r, x, NULL, out);
+    }
+    return end < n_matching ? end : 0;
+}
+
 enum status view_episodes(struct run_view *v, const char *run, const struct view_query *q, struct str *out,
                           struct err *e) {
     int dir;
     TRY(find_run(v, run, &dir, e));
     struct view_held *h = held_run(v, run, dir);
     read_rows(h, dir);
-    const struct view_rows *r = &h->rows;
+    struct view_rows *r = &h->rows;
     struct view_query bounded = *q;
     bounded.limit = i64_max(1, i64_min(q->limit, LIMIT_MAX));
     const struct view_wanted w = want(r, &bounded);
-    struct view_place *p = xmalloc((r->n + 1) * sizeof *p);
-    int64_t n = 0, next = 0;
-    for (size_t i = 0; i < r->n; i++)
-        if (matches(&w, &r->row[i])) p[n++] = (struct view_place){key_of(&r->row[i], q->sort ? q->sort : "step"), i};
+    int64_t n = wants_all(q) ? (int64_t)r->n : 0, next = 0;
+    for (size_t i = 0; i < r->n && !wants_all(q); i++) n += matches(&w, &r->row[i]);
     js_begin(out, NULL, '{');
     js_put_i64(out, "total", (int64_t)r->n);
     js_put_i64(out, "matches", n);
     js_begin(out, "rows", '[');
-    if (q->text && *q->text) {
-        next = n > 0 ? put_found(dir, r, &w, out) : 0;
-    } else {
-        qsort(p, (size_t)n, sizeof *p, greatest_first);
-        int64_t i = i64_max(0, q->cursor);
-        for (const int64_t end = i64_min(n, i + bounded.limit); i < end; i++) row_json(r, &r->row[p[i].row], NULL, out);
-        next = i < n ? i : 0;
-    }
+    if (n > 0) next = q->text && *q->text ? put_found(dir, r, &w, out) : put_page(r, &w, n, out);
     js_end(out, ']');
     if (next > 0)
         js_put_i64(out, "cursor", next);
     else
         js_put_null(out, "cursor");
     js_end(out, '}');
-    free(p);
     close(dir);
     return ST_OK;
 }
@@ -812,15 +832,17 @@ enum status view_episodes(struct run_view *v, const char *run, const struct view
 enum status view_group(struct run_view *v, const char *run, int64_t step, int64_t group, struct str *out,
                        struct err *e) {
     int dir, n = 0;
+    size_t n_step;
     TRY(find_run(v, run, &dir, e));
     struct view_held *h = held_run(v, run, dir);
     read_rows(h, dir);
     close(dir);
+    const uint32_t *of_step = rows_of_step(&h->rows, step, &n_step);
     js_begin(out, NULL, '{');
     js_begin(out, "rows", '[');
-    for (size_t i = 0; i < h->rows.n; i++) {
-        const struct view_row *x = &h->rows.row[i];
-        if (x->step != step || x->group != group) continue;
+    for (size_t i = n_step; i-- > 0;) { /* in the order in which they were written */
+        const struct view_row *x = &h->rows.row[of_step[i]];
+        if (x->group != group) continue;
         row_json(&h->rows, x, NULL, out);
         n++;
     }
@@ -865,9 +887,11 @@ enum status view_episode(struct run_view *v, const char *run, int64_t step, int6
     read_rows(h, dir);
     enum status st = FAIL(e, ST_IO, "%.255s has no answer %lld/%lld/%lld/%lld", run, (long long)step, (long long)group,
                           (long long)sample, (long long)turn);
-    for (size_t i = 0; i < h->rows.n; i++) {
-        const struct view_row *x = &h->rows.row[i];
-        if (x->step != step || x->group != group || x->sample != sample || x->turn != turn) continue;
+    size_t n_step;
+    const uint32_t *of_step = rows_of_step(&h->rows, step, &n_step);
+    for (size_t i = n_step; i-- > 0;) {
+        const struct view_row *x = &h->rows.row[of_step[i]];
+        if (x->group != group || x->sample != sample || x->turn != turn) continue;
         if (!is_role(&h->rows, x, role)) continue;
         *e = (struct err){0};
         st = put_trace(dir, &h->rows, x, out, e);
@@ -877,33 +901,18 @@ enum status view_episode(struct run_view *v, const char *run, int64_t step, int6
     return st;
 }
 
-static int by_problem(const void *a, const void *b) {
-    const struct view_row *x = *(const struct view_row *const *)a, *y = *(const struct view_row *const *)b;
-    if (x->problem != y->problem) return x->problem < y->problem ? -1 : 1;
-    return x->speedup > y->speedup ? -1 : x->speedup < y->speedup;
-}
-
 enum status view_best(struct run_view *v, const char *run, struct str *out, struct err *e) {
     int dir;
     TRY(find_run(v, run, &dir, e));
     struct view_held *h = held_run(v, run, dir);
     const struct view_rows *r = &h->rows;
-    size_t n = 0;
     read_rows(h, dir);
     close(dir);
-    const struct view_row **p = xmalloc((r->n + 1) * sizeof(*p));
-    const uint32_t correct = names_find(&r->names, "correct");
-    for (size_t i = 0; i < r->n && correct; i++) {
-        const struct view_row *x = &r->row[i];
-        if (x->outcome == correct && x->problem && !isnan(x->speedup)) p[n++] = x;
-    }
-    qsort(p, n, sizeof(*p), by_problem);
     js_begin(out, NULL, '{');
     js_begin(out, "best", '[');
-    for (size_t i = 0; i < n; i++)
-        if (i == 0 || p[i]->problem != p[i - 1]->problem) row_json(r, p[i], NULL, out);
+    for (uint32_t i = 0; i < r->n_best; i++)
+        if (r->best[i]) row_json(r, &r->row[r->best[i] - 1], NULL, out);
     js_end(out, ']');
     js_end(out, '}');
-    free(p);
     return ST_OK;
 }

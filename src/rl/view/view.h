@@ -1,6 +1,6 @@
 /* view: what a page shows of runs: lists, series of metrics, episodes and single answers, each as JSON. It reads run
- * directories while others write, cut, replace or remove them, and never writes. May include rl/run, generate, problem
- * and io.
+ * directories while others write, cut, replace or remove them, and never writes. May include rl/run, generate, problem,
+ * page and io.
  *
  * A run is named as its folder in the folder of runs; links are not followed, neither to a run nor to a file of one.
  * What was read is kept, and what was appended since is read on the next call: a row of memory an answer, a number a
@@ -30,7 +30,7 @@ enum status view_state(struct run_view *v, const char *run, struct str *out, str
 enum status view_problem(const char *key, struct str *out, struct err *e) MUST_USE;
 /* {"series": {name: {"step": [], "seconds": [], "value": []}}}, seconds since the run began, steps alone, of names with
  * commas between them. A series of more than `points` values keeps the least and the greatest of each of points / 2
- * intervals, so that no spike is lost. */
+ * intervals, so that no spike is lost. Values and seconds have six digits. */
 enum status view_metrics(struct run_view *v, const char *run, const char *names, int64_t points, struct str *out,
                          struct err *e) MUST_USE;
 /* All values of these metrics as CSV, a line a step that has one of them; NULL: all metrics. */
@@ -58,5 +58,11 @@ enum status view_episode(struct run_view *v, const char *run, int64_t step, int6
                          const char *role, struct str *out, struct err *e) MUST_USE;
 /* {"best": [rows]}: of each problem the correct answer of the greatest speed-up, in the order of problems. */
 enum status view_best(struct run_view *v, const char *run, struct str *out, struct err *e) MUST_USE;
+
+/* A page of HTML that needs no server: curves, the fastest correct answer to each problem, the answers of one step (the
+ * last one where step < 0), the configuration. Answers that do not fit into max_bytes are left out, and the page says
+ * how many. ST_INVALID: the run has no answers of that step. */
+enum status view_report(struct run_view *v, const char *run, int64_t step, size_t max_bytes, struct str *out,
+                        struct err *e) MUST_USE;
 
 #endif

@@ -208,6 +208,104 @@ static void without_an_index(void **state) {
     view_close(v);
 }
 
+/* A line that is read as a plain one has the members that the general reader finds. */
+static void plain_lines(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        "{\"a\":1}",
+        "{\"a\": -0.125e-3, \"b\" : \"text <&> ~\" , \"c\":null,\"d\":true,\"e\":false}",
+        "{\"reward\":{\"total\":-2.5,\"speed\":1},\"x\":{\"total\":3},\"n\":999999999999999999,\"z\":0,\"e\":1E+2}",
+        "{\"reward\":{\"total\":\"3\"},\"a\":\"\"}",
+        "{\"reward\":{\"speed\":3}}",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        CLEANUP_STR struct str odd = STR_INIT;
+        struct line_members plain, general;
+        str_add(&odd, lines[i], strlen(lines[i]) - 1);
+        str_adds(&odd, ",\"last\":\"\\u0041\"}");
+        CHECK(members_read(&plain, lines[i], strlen(lines[i]), "line", &err));
+        CHECK(members_read(&general, odd.p, odd.len, "line", &err));
+        assert_null(plain.whole);
+        assert_non_null(general.whole);
+        assert_int_equal(general.n, plain.n + 1);
+        for (size_t k = 0; k < plain.n; k++) {
+            const struct line_member *x = &plain.m[k], *y = &general.m[k];
+            assert_int_equal(x->kind, y->kind);
+            assert_int_equal(x->n_key, y->n_key);
+            assert_memory_equal(x->key, y->key, x->n_key);
+            assert_int_equal(x->n_text, y->n_text);
+            if (x->n_text > 0) assert_memory_equal(x->text, y->text, x->n_text);
+            if (x->kind == MEMBER_WHOLE) assert_int_equal(x->whole, y->whole);
+            assert_true(x->real == y->real);
+        }
+        members_free(&plain);
+        members_free(&general);
+    }
+    static const char *const wrong[] = {"",           "{",          "[1]",           "{\"a\":1,\"a\":2}", "{\"a\":01}",
+                                        "{\"a\":1.}", "{\"a\":+1}", "{\"a\":1e999}", "{\"a\":nul}",       "{\"a\":1}}",
+                                        "{\"a\":\"",  "{\"a\" 1}",  "{\"a\":1,}",    "{\"a\":-}"};
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        struct line_members m;
+        CHECK_FAILS(members_read(&m, wrong[i], strlen(wrong[i]), "line", &err), ST_PARSE, "line");
+        members_free(&m);
+    }
+}
+
+/* Orders and the best of each problem, while rows come in batches, are what a look at all rows says. */
+static void orders(void **state) {
+    (void)state;
+    struct view_rows r = {0};
+    uint64_t seed = 7;
+    for (int batch = 0, frame = 0; batch < 12; batch++) {
+        for (int i = 0; i < batch * batch; i++, frame++) {
+            char line[256], speedup[16];
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            const int roll = (int)(seed >> 40), step = frame / 8 - roll % 3;
+            snprintf(speedup, sizeof speedup, roll % 5 == 0 ? "null" : "%d.5", roll % 7);
+            snprintf(
+                line, sizeof line,
+                "{\"frame\":%d,\"at\":0,\"bytes\":1,\"step\":%d,\"group\":0,\"problem\":\"p%d\",\"reward\":{\"total\":"
+                "%s},\"outcome\":\"%s\",\"speedup\":%s}",
+                frame, step < 0 ? 0 : step, roll % 4, speedup, roll % 3 ? "correct" : "wrong_output", speedup);
+            CHECK(rows_add(&r, line, strlen(line), &err));
+        }
+        for (int sort = 0; sort < N_SORTS && r.n > 0; sort++) {
+            const uint32_t *order = rows_order(&r, sort);
+            CLEANUP_FREE bool *seen = xcalloc(r.n, 1);
+            for (size_t i = 0; i < r.n; i++) {
+                assert_true(order[i] < r.n && !seen[order[i]]);
+                seen[order[i]] = true;
+                if (i == 0) continue;
+                const struct view_row *x = &r.row[order[i - 1]], *y = &r.row[order[i]];
+                const double a = sort == SORT_STEP ? (double)x->step : sort == SORT_SPEEDUP ? x->speedup : x->reward;
+                const double b = sort == SORT_STEP ? (double)y->step : sort == SORT_SPEEDUP ? y->speedup : y->reward;
+                if (sort == SORT_ADVANTAGE || sort == SORT_TOKENS) /* no row has them: the newest first */
+                    assert_true(order[i - 1] > order[i]);
+                else
+                    assert_true(a > b || (isnan(b) && !isnan(a)) ||
+                                ((a == b || (isnan(a) && isnan(b))) && order[i - 1] > order[i]));
+            }
+        }
+        size_t n, expected = 0;
+        for (size_t i = 0; i < r.n; i++) expected += r.row[i].step == 3;
+        const uint32_t *of_step = rows_of_step(&r, 3, &n);
+        assert_int_equal(n, expected);
+        for (size_t i = 0; i < n; i++) assert_int_equal(r.row[of_step[i]].step, 3);
+    }
+    for (int p = 0; p < 4; p++) {
+        char name[4];
+        snprintf(name, sizeof name, "p%d", p);
+        const uint32_t k = names_find(&r.names, name, 2);
+        const struct view_row *best = &r.row[r.best[k] - 1];
+        for (size_t i = 0; i < r.n; i++)
+            if (r.row[i].problem == k && r.row[i].outcome == best->outcome)
+                assert_true(isnan(r.row[i].speedup) || r.row[i].speedup <= best->speedup);
+        assert_int_equal(best->problem, k);
+        assert_string_equal(r.names.name[best->outcome], "correct");
+    }
+    rows_free(&r);
+}
+
 static void runs_that_change(void **state) {
     (void)state;
     CLEANUP_FREE char *run = new_run("changes", 3, true), *index = fs_join(run, EPISODES_FILE),
@@ -252,6 +350,32 @@ static void runs_that_change(void **state) {
     CHECK_FAILS(view_episodes(v, "changes", &all, &out, &err), ST_IO, "no run");
     static const char *const names[] = {"", ".", "..", "../elsewhere/run", "a/b"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) CHECK_FAILS(view_run(v, names[i], &out, &err), ST_IO, "no run");
+    view_close(v);
+}
+
+/* The page to share: what it shows is text; what does not fit is left out and counted. */
+static void report(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("shared", 3, true);
+    CLEANUP_STR struct str out = STR_INIT, first = STR_INIT, small = STR_INIT;
+    struct run_view *v = open_view();
+    CHECK(view_report(v, "shared", -1, 20000000, &out, &err));
+    assert_null(strstr(out.p, "p<1>"));
+    assert_non_null(strstr(out.p, "<td>p&#60;1&#62;</td>"));
+    assert_non_null(strstr(out.p, "Answers of step 2"));
+    assert_non_null(strstr(out.p, "step 2 &#34;sample&#34; 1")); /* of that step */
+    assert_null(strstr(out.p, "step 0 &#34;sample&#34; 1"));
+    assert_non_null(strstr(out.p, "</svg>"));
+    assert_non_null(strstr(out.p, "seed: 1"));
+    assert_null(strstr(out.p, "are not in this file"));
+    CHECK(view_report(v, "shared", 0, 20000000, &first, &err));
+    assert_non_null(strstr(first.p, "step 0 &#34;sample&#34; 1"));
+    CHECK_FAILS(view_report(v, "shared", 7, 20000000, &small, &err), ST_INVALID, "no answers of step 7");
+    str_clear(&small);
+    CHECK(view_report(v, "shared", -1, 2 << 20, &small, &err));
+    assert_non_null(strstr(small.p, "6 answers are not in this file")); /* the best of two problems, four of the step */
+    assert_non_null(strstr(small.p, "</html>"));
+    assert_true(small.len < out.len);
     view_close(v);
 }
 
@@ -338,10 +462,17 @@ static void many_runs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(filters_and_order), cmocka_unit_test(pages_of_rows),
-        cmocka_unit_test(one_answer),        cmocka_unit_test(series),
-        cmocka_unit_test(without_an_index),  cmocka_unit_test(runs_that_change),
-        cmocka_unit_test(many_runs),         cmocka_unit_test(progress),
+        cmocka_unit_test(filters_and_order),
+        cmocka_unit_test(pages_of_rows),
+        cmocka_unit_test(one_answer),
+        cmocka_unit_test(series),
+        cmocka_unit_test(without_an_index),
+        cmocka_unit_test(runs_that_change),
+        cmocka_unit_test(report),
+        cmocka_unit_test(plain_lines),
+        cmocka_unit_test(orders),
+        cmocka_unit_test(many_runs),
+        cmocka_unit_test(progress),
     };
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);
 }
