@@ -317,8 +317,8 @@ static int living_models(const struct tinker *t) {
 }
 
 /* The future of a model that is to be made; NULL: x has its reply. *id: the model's, which the caller frees. */
-static struct future *accept_model(struct tinker *t, struct http_exchange *x, const struct tinker_session *s,
-                                   int64_t number, const struct digest *d, char **id) {
+static struct future *accept_model(struct tinker *t, struct http_exchange *x, struct tinker_session *s, int64_t number,
+                                   const struct digest *d, char **id) {
     CLEANUP_STR struct str name = STR_INIT, call = STR_INIT;
     str_addf(&name, "%s:train:%lld", s->id, (long long)number);
     str_addf(&call, "%s#make", name.p);

@@ -3,6 +3,7 @@
  *   session.json      its name and metadata; without it the session has ended
  *   samplers          calls that made samplers of the base model and of checkpoints
  *   sample-N/         weights of a sampler without a name, of the last few
+ *   asample           requests to sample, and which of them have had their results fetched
  *   train-N/calls     a model's calls and what came of them, in the order of their coming; the first one makes it
  *   train-N/state-K/  its weights and moments behind call K, when it had no gradients
  *
@@ -22,8 +23,10 @@
 
 enum { MAX_SESSION = 1 << 20 };
 /* Behind the numbers of enum call_kind: what came of a call, and a call whose body is not needed any more. */
-enum { RESULT_JSON = 32, RESULT_PROTO = 33, RESULT_FAILED = 34, CALL_IS_OVER = 64 };
-static const char session_file[] = "session.json", calls_file[] = "calls", samplers_file[] = "samplers";
+enum { RESULT_JSON = 32, RESULT_PROTO = 33, RESULT_FAILED = 34, CALL_IS_OVER = 64, SAMPLE_IS_OVER = 65 };
+enum { TRIM_BYTES = 16 << 20 };
+static const char session_file[] = "session.json", calls_file[] = "calls", samplers_file[] = "samplers",
+                  samples_file[] = "asample";
 
 /* ---- records ------------------------------------------------------------------------------------------------------*/
 
@@ -81,6 +84,8 @@ enum status store_session(const struct tinker *t, const struct tinker_session *s
     js_put_str(&out, "owner", s->tenant->id);
     js_put_str(&out, "name", s->name);
     js_put_str(&out, "metadata", s->metadata);
+    js_put_str(&out, "project", s->project);
+    js_put_i64(&out, "made", s->made);
     js_end(&out, '}');
     return fs_write_atomic(path, out.p, out.len, e);
 }
@@ -141,6 +146,83 @@ void store_snapshot(struct task *w, struct policy *p) {
         add_snapshot(w->run, xstrdup(w->folder));
     else
         log_warn("a restart will not find the sampler %s: %s", w->sampler->id, e.msg);
+}
+
+/* ---- requests to sample -------------------------------------------------------------------------------------------*/
+
+static uint64_t content_hash(const struct store_record *c) { return hash_bytes(c->content, sizeof c->content, 0); }
+
+static int by_number(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The requests of a file of which no result was fetched, as records. */
+static int unfetched(const struct fs_map *m, struct str *out) {
+    CLEANUP_FREE uint64_t *over = NULL;
+    struct store_record c;
+    const char *body;
+    size_t n_over = 0, cap = 0;
+    int n = 0;
+    for (size_t at = 0; next_record(m, &at, &c, &body);) {
+        if (c.kind != SAMPLE_IS_OVER) continue;
+        if (n_over == cap) over = xrealloc(over, (cap = cap ? 2 * cap : 256) * sizeof *over);
+        over[n_over++] = content_hash(&c);
+    }
+    if (n_over > 0) qsort(over, n_over, sizeof *over, by_number);
+    for (size_t at = 0; next_record(m, &at, &c, &body);) {
+        const uint64_t hash = content_hash(&c);
+        if (c.kind != CALL_SAMPLE || (n_over > 0 && bsearch(&hash, over, n_over, sizeof *over, by_number))) continue;
+        put_record(out, c.kind, c.seq, c.content, body, c.n);
+        n++;
+    }
+    return n;
+}
+
+static char *samples_path(const struct tinker *t, const struct tinker_session *s) {
+    CLEANUP_FREE char *dir = folder_of(t, s);
+    return fs_join(dir, samples_file);
+}
+
+/* Leaves out of the file what nobody needs. */
+static enum status trim_samples(const struct tinker *t, struct tinker_session *s, struct err *e) {
+    CLEANUP_FREE char *path = samples_path(t, s);
+    CLEANUP_STR struct str out = STR_INIT;
+    struct fs_map m;
+    TRY(fs_map_open(path, &m, e));
+    s->unfetched = unfetched(&m, &out);
+    fs_map_close(&m);
+    TRY(fs_write_atomic(path, out.p, out.len, e));
+    close(s->samples);
+    s->samples_bytes = (int64_t)out.len;
+    s->samples_trim = i64_max(TRIM_BYTES, 2 * s->samples_bytes);
+    return open_log(path, &s->samples, e);
+}
+
+static enum status put_sample(const struct tinker *t, struct tinker_session *s, uint32_t kind, const char *content,
+                              const char *body, size_t n, struct err *e) {
+    CLEANUP_FREE char *path = samples_path(t, s);
+    if (s->samples < 0) TRY(open_log(path, &s->samples, e));
+    TRY(append(s->samples, kind, 0, content, body, n, e));
+    s->samples_bytes += (int64_t)(sizeof(struct store_record) + n);
+    return s->samples_bytes > i64_max(s->samples_trim, TRIM_BYTES) ? trim_samples(t, s, e) : ST_OK;
+}
+
+enum status store_sample(const struct tinker *t, struct tinker_session *s, const struct incoming *in, struct err *e) {
+    const struct digest d = digest_of(in->body, in->n);
+    TRY(put_sample(t, s, CALL_SAMPLE, d.hex, in->body, in->n, e));
+    s->unfetched++;
+    return ST_OK;
+}
+
+void store_sample_over(const struct tinker *t, const struct future *f) {
+    struct tinker_session *s = f->owner;
+    struct err e = {0};
+    if (s->finished || s->samples < 0) return;
+    if (put_sample(t, s, SAMPLE_IS_OVER, f->content.hex, "", 0, &e) != ST_OK) log_warn("%s", e.msg);
+    if (--s->unfetched > 0) return;
+    s->samples_bytes = 0;
+    if (ftruncate(s->samples, 0) != 0) log_warn("%s: requests to sample: %s", s->id, strerror(errno));
 }
 
 /* ---- models and their calls ---------------------------------------------------------------------------------------*/
@@ -324,7 +406,7 @@ static void restore_result(struct tinker *t, struct tinker_run *r, const struct 
     struct future *f = future_make(t, id.p, r->session, &content);
     str_add(&bytes, result->body, result->r.n);
     future_done(f, &bytes, result->r.kind == RESULT_PROTO);
-    future_read(f); /* most were; who was not told yet asks soon */
+    future_read(t, f); /* most were; who was not told yet asks soon */
 }
 
 /* A sampler without a name, of a call that is over; its weights are there if it is one of the last. */
@@ -418,15 +500,33 @@ static void restore_samplers(struct tinker *t, const char *dir) {
     fs_map_close(&m);
 }
 
+/* Requests of which nobody has had the result are sampled again, with the same result. */
+static void restore_samples(struct tinker *t, struct tinker_session *s) {
+    CLEANUP_FREE char *path = samples_path(t, s);
+    struct fs_map m;
+    struct store_record c;
+    struct err e = {0};
+    const char *body;
+    enum status st = fs_is_file(path) ? open_log(path, &s->samples, &e) : ST_INVALID;
+    if (st == ST_OK) st = trim_samples(t, s, &e);
+    if (st == ST_OK) st = fs_map_open(path, &m, &e);
+    if (st != ST_OK) return;
+    for (size_t at = 0; next_record(&m, &at, &c, &body);)
+        sample_take(t, &(struct incoming){.kind = CALL_SAMPLE, .body = body, .n = c.n});
+    fs_map_close(&m);
+}
+
 static struct tinker_session *restore_session(struct tinker *t, const char *dir, const char *id, struct err *e) {
     CLEANUP_FREE char *path = fs_join(dir, session_file);
     CLEANUP_JSON json_t *j = NULL;
-    const char *name = NULL, *metadata = NULL, *owner = "";
+    const char *name = NULL, *metadata = NULL, *owner = "", *project = NULL;
     struct tinker_session *s = xcalloc(1, sizeof *s);
     enum status st = js_load(path, MAX_SESSION, &j, e);
     if (st == ST_OK) st = js_opt_str(j, path, "owner", &owner, e);
     if (st == ST_OK) st = js_opt_str(j, path, "name", &name, e);
     if (st == ST_OK) st = js_opt_str(j, path, "metadata", &metadata, e);
+    if (st == ST_OK) st = js_opt_str(j, path, "project", &project, e);
+    if (st == ST_OK) st = js_opt_i64(j, path, "made", &s->made, e);
     if (st == ST_OK && strlen(id) >= sizeof s->id) st = FAIL(e, ST_PARSE, "%s: no session has this name", path);
     if (st != ST_OK) {
         free(s);
@@ -436,7 +536,9 @@ static struct tinker_session *restore_session(struct tinker *t, const char *dir,
     s->tenant = tenant_by_id(t, owner);
     s->name = name ? xstrdup(name) : NULL;
     s->metadata = metadata ? xstrdup(metadata) : NULL;
+    s->project = project ? xstrdup(project) : NULL;
     s->heard = tinker_now_s();
+    s->samples = -1;
     s->next = t->sessions;
     return t->sessions = s;
 }
@@ -458,6 +560,7 @@ static void go_on_with(struct tinker *t, const char *id) {
     }
     free(names);
     restore_samplers(t, dir);
+    restore_samples(t, s);
     log_info("tinker: session %s goes on", id);
 }
 
