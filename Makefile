@@ -105,7 +105,7 @@ $(BUILD)/cuda/base.o: src/base/base.c # what the plugin needs of the program, wh
 MPI_BASE := $(patsubst %,$(BUILD)/mpi/%.o,base err str)
 .SECONDARY: $(MPI_BASE)
 $(BUILD)/libkernelrl_%.so: src/dist/mpi/plugin.c src/dist/comm.h $(MPI_BASE)
-	@echo "  MPI $@" && mpicc.$* $(BASEFLAGS) -Wno-stringop-overflow -fPIC -shared -Wl,-z,defs -o $@ $< $(MPI_BASE)
+	@echo "  MPI $@" && mpicc.$* $(BASEFLAGS) $(filter-out -fsanitize=%,$(LDFLAGS)) -Wno-stringop-overflow -fPIC -shared -Wl,-z,defs -o $@ $< $(MPI_BASE)
 $(BUILD)/mpi/%.o: src/base/%.c
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -fPIC -MMD -MP -c -o $@ $<
 

@@ -117,7 +117,7 @@ static struct tinker_sampler *read_poll(struct tinker *t, struct http_exchange *
     struct tinker_sampler *m = sampler_seen(t, x, q->sampler);
     if (!m)
         reply_detail(x, 404, "there is no sampling session \"%.200s\" here", q->sampler);
-    else if (m->gone || m->session->finished)
+    else if (m->session->finished)
         reply_detail(x, 410, "the session of the sampler %s has ended", m->id);
     return http_replied(x) ? NULL : m;
 }

@@ -19,6 +19,7 @@ enum {
     FUTURE_SLOTS = 16384, /* of the table */
     LORA_ALPHA = 32,
     KEPT_SNAPSHOTS = 4, /* samplers without a name, of a model, that a restart finds again */
+    SNAPSHOTS = 64,     /* that there are at a time; older ones go, once nobody samples from them */
 };
 
 /* ---- tenants ------------------------------------------------------------------------------------------------------*/
@@ -152,8 +153,9 @@ struct tinker_run {
 struct tinker_sampler {
     struct tinker_sampler *next;
     struct tinker_session *session;
-    char *id, *path; /* path: of the checkpoint, or NULL */
-    char *base;      /* what the base model is called */
+    const struct tinker_run *run; /* of one without a name: whose weights it has; else NULL */
+    char *id, *path;              /* path: of the checkpoint, or NULL */
+    char *base;                   /* what the base model is called */
     struct digest content;
     int adapter; /* as in struct request */
     bool ready, gone;
@@ -418,6 +420,8 @@ void join_sampler_begin(void *tinker, struct http_exchange *x);
 /* Reads a sampler's weights, and takes the name of the folder; requests that come before that is done wait. */
 void sampler_open_folder(struct tinker *t, struct tinker_sampler *m, char *folder);
 struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id, const char *base);
+/* Gives up the samplers without a name of a run that are more than there may be, the oldest ones. */
+void samplers_trim(struct tinker *t, const struct tinker_run *r);
 /* Begins what waited for a sampler. */
 void sampler_is_ready(struct tinker *t, struct tinker_sampler *m);
 /* Ends what a session samples. */

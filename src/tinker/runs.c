@@ -220,6 +220,7 @@ static void submit_snapshot(struct tinker *t, struct http_exchange *x, struct ti
     struct task *w = task_make(t, TASK_SNAPSHOT);
     w->sampler = sampler_add(t, r->session, id.p, r->base);
     w->sampler->content = *d;
+    w->sampler->run = r;
     w->folder = store_sampler_folder(t, r->session, c->sampler_seq_id);
     submit(t, x, r, c->seq_id, f, w);
 }

@@ -19,8 +19,10 @@ static struct tinker_sampler *sampler_of(struct tinker *t, struct http_exchange 
     struct tinker_sampler *m = sampler_seen(t, x, id);
     if (!m)
         reply_detail(x, 404, "there is no sampling session \"%.200s\" here", id);
-    else if (m->gone || m->session->finished)
+    else if (m->session->finished)
         reply_detail(x, 410, "the session of the sampler %s has ended", id);
+    else if (m->gone)
+        reply_detail(x, 410, "the sampler %s is gone: of those without a name a model has the last %d", id, SNAPSHOTS);
     return m && !m->gone && !m->session->finished ? m : NULL;
 }
 
@@ -416,6 +418,25 @@ static void begin(struct sampling *q) {
     future_end(q->future, st, &e);
     over(q);
     sampling_free(q);
+}
+
+static bool is_used(const struct tinker *t, const struct tinker_sampler *m) {
+    const struct sampling *q = t->samplings;
+    while (q && q->sampler != m) q = q->next;
+    return q || m->waiting;
+}
+
+void samplers_trim(struct tinker *t, const struct tinker_run *r) {
+    int n = 0;
+    for (struct tinker_sampler *m = t->samplers; m; m = m->next) { /* the newest first */
+        if (m->run != r || !m->ready || m->gone || ++n <= SNAPSHOTS || is_used(t, m)) continue;
+        struct task *w = task_make(t, TASK_DROP);
+        w->adapter = m->adapter;
+        m->gone = true;
+        m->ready = false;
+        completions_wake(m);
+        task_begin(w);
+    }
 }
 
 void sampler_is_ready(struct tinker *t, struct tinker_sampler *m) {

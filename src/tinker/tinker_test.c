@@ -736,6 +736,20 @@ static void test_many_futures(void **state) {
     close_all();
 }
 
+/* A model has its last samplers without a name; an older one is gone, and says so. */
+static void test_old_samplers_go(void **state) {
+    (void)state;
+    open_all(4);
+    const char *s = new_session(), *m = new_model(s, 0, ALL_PARTS);
+    struct answer last = {0};
+    for (int i = 0; i <= SNAPSHOTS; i++) last = snapshot(m, i + 1, i);
+    EXPECT(result_of(&last), 200, "sampling_session_id");
+    EXPECT(ask(arena_printf(&memory, "%s:sample:0", s), 0, 5), 410, "has the last 64");
+    EXPECT(done(ask(arena_printf(&memory, "%s:sample:1", s), 0, 5)), 200, "");
+    EXPECT(done(ask(arena_printf(&memory, "%s:sample:%d", s, SNAPSHOTS), 0, 5)), 200, "");
+    close_all();
+}
+
 /* A server that ends with requests in every state: the next one has the samples that this one would have had, tells of
  * them, and knows which have been fetched. */
 static void test_samples_survive(void **state) {
@@ -809,6 +823,7 @@ int main(int argc, char **argv) {
         TEST(test_checkpoints),
         TEST(test_ends),
         TEST(test_many_futures),
+        TEST(test_old_samplers_go),
         TEST(test_samples_survive),
         TEST(test_restarts_without_states),
         TEST(test_restarts_with_states),

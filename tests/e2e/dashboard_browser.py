@@ -6,6 +6,7 @@ looked for chromium and chromedriver."""
 
 import json
 import os
+import shutil
 import sys
 import urllib.parse
 
@@ -183,6 +184,60 @@ def shared(b):
     check("a page to share, from disk", step)
 
 
+def changing(b):
+    """A run that is cut, becomes a link and vanishes while it is shown. Behind the last check it is gone."""
+    run = os.environ["PLAIN_DIR"]
+    aside, gone = run + ".aside", "document.getElementById('live').textContent === 'the run is gone'"
+
+    def keep(name, lines):
+        with open(f"{run}/{name}") as f:
+            kept = f.readlines()[:lines]
+        with open(f"{run}/{name}", "w") as f:
+            f.writelines(kept)
+
+    def cut():
+        b.show(url, place(plain, "overview"))
+        keep("metrics.jsonl", 10)
+        keep("episodes.jsonl", 1 + 320)
+        b.wait(
+            "return document.querySelector('main p').textContent.includes('10 steps, 320 answers')", "the shorter run"
+        )
+        b.show(url, place(plain, "episodes"))
+        return expect(b, "320 of 320 match")
+
+    def traces_cut():
+        b.show(url, place(plain, "episode/9/0/0/0"))
+        os.truncate(run + "/traces.jsonl.zst", 1000)
+        b.show(url, place(plain, "episode/9/0/0/0"))
+        return expect(b, "This cannot be shown", "the traces have changed")
+
+    def link():
+        b.show(url, place(plain, "overview"))
+        os.rename(run, aside)
+        os.symlink(aside, run)
+        b.wait("return " + gone, "word that the run is gone")
+        b.show(url, place(plain, "overview"))
+        return expect(b, "This cannot be shown", "there is no run")
+
+    def back():
+        os.unlink(run)
+        os.rename(aside, run)
+        b.show(url, place(plain, "overview"))
+        return expect(b, "10 steps, 320 answers")
+
+    def vanished():
+        shutil.rmtree(run)
+        b.wait("return " + gone, "word that the run is gone")
+        b.show(url, "#/")
+        return f"{plain} is still listed" if f"\n{plain}\t" in text(b) else None
+
+    check("a run that is cut shows what is left, by itself", cut)
+    check("an answer whose traces are cut", traces_cut)
+    check("a run that becomes a link is gone", link)
+    check("and is there again", back)
+    check("a run that vanishes is gone", vanished)
+
+
 def main():
     b = Browser("--window-size=1280,900", "--user-data-dir=" + os.environ["PROFILE"])
     try:
@@ -219,6 +274,7 @@ def main():
         b.size(400, 800)
         for page in pages:
             fits(b, page)
+        changing(b)
     finally:
         b.close()
 

@@ -1,6 +1,6 @@
 """A server of the Tinker protocol under what a busy day brings: `tinker_load.py PORT PID SECONDS`. 1,000 polls wait all
 the time, 40 models are trained with bodies of 5 MB, and sampled. Prints TAP: no call fails, and the memory of the
-server's process (PID) does not grow."""
+server's process (PID) stays below what its limits add up to."""
 
 import asyncio
 import json
@@ -63,9 +63,9 @@ async def sure(path, body, until):
         await asyncio.sleep(0.2)
 
 
-async def poll(promise, until):
+async def poll(gaps, until):
     while time.monotonic() < until:
-        status, answer = await ask("retrieve_future", {"request_id": promise})
+        status, answer = await ask("retrieve_future", {"request_id": gaps[-1]})
         counts["polls"] += 1
         if status != 408:
             errors.append(f"a poll: {status} {answer[:200]}")
@@ -105,10 +105,17 @@ async def watch(until):
         await asyncio.sleep(0.5)
 
 
-async def load(models, waiting):
+async def move_gap(gaps, open_gap, until):
+    """A call waits ten minutes for the one in front of it, and then fails; so polls move on to another one in time."""
+    while time.monotonic() + 300 < until:
+        await asyncio.sleep(300)
+        gaps.append(await asyncio.to_thread(open_gap))
+
+
+async def load(models, gaps, open_gap):
     until = time.monotonic() + SECONDS
     texts = [large(salt) for salt in range(2)]
-    work = [poll(waiting, until) for _ in range(POLLS)]
+    work = [poll(gaps, until) for _ in range(POLLS)] + [move_gap(gaps, open_gap, until)]
     work += [learn(models[w::WORKERS], texts, until) for w in range(WORKERS)]
     await asyncio.gather(watch(until), *work)
 
@@ -121,19 +128,25 @@ def report(name, holds, what):
 report.n = 0
 client = Client(PORT)
 session = json.loads(client.call("create_session", {"tags": []}))["session_id"]
-made = []
-for k in range(MODELS + 1):
-    what = {"session_id": session, "model_seq_id": k, "base_model": MODEL, "lora_config": {"rank": 4, "seed": k}}
-    made.append(json.loads(client.result(client.promise("create_model", what)))["model_id"])
-# A step that waits for the call in front of it, which does not come.
-gap = client.promise("optim_step", {"model_id": made.pop(), "seq_id": 2, "adam_params": {}})
-asyncio.run(load(made, gap))
-half = len(memory) // 2
+
+
+def new_model(number):
+    what = {"session_id": session, "model_seq_id": number, "base_model": MODEL}
+    what["lora_config"] = {"rank": 4, "seed": number}
+    return json.loads(client.result(client.promise("create_model", what)))["model_id"]
+
+
+def open_gap():
+    """A step that waits for the call in front of it, which does not come."""
+    open_gap.made += 1
+    model = new_model(MODELS + open_gap.made)
+    return client.promise("optim_step", {"model_id": model, "seq_id": 2, "adam_params": {}})
+
+
+open_gap.made = 0
+asyncio.run(load([new_model(k) for k in range(MODELS)], [open_gap()], open_gap))
 report("no call fails", not errors, errors[:3] or counts)
 report("there were polls, bodies and samples", counts["polls"] + POLLS > POLLS and counts["samples"], counts)
 most = max(memory)
 report("the server's memory is bounded", most < 1.5e9, f"{most / 1e6:.0f} MB at most, {memory[0] / 1e6:.0f} at first")
-if SECONDS >= 300:
-    grown = max(memory[half:]) / max(memory[:half])
-    report("and does not grow", grown < 1.1, f"{grown:.3f} times the first half's most in the second half")
 print(f"1..{report.n}")

@@ -353,6 +353,58 @@ static void runs_that_change(void **state) {
     view_close(v);
 }
 
+/* The metrics that the run's alerts name, with blanks behind each. */
+static void assert_alerts(struct run_view *v, const char *run, const char *expected) {
+    CLEANUP_STR struct str out = STR_INIT, found = STR_INIT;
+    size_t i;
+    json_t *alert;
+    CHECK(view_run(v, run, &out, &err));
+    CLEANUP_JSON json_t *o = parsed(&out);
+    json_array_foreach(json_object_get(o, "alerts"), i, alert) {
+        str_addf(&found, "%s ", json_string_value(json_object_get(alert, "metric")));
+        assert_non_null(json_string_value(json_object_get(alert, "text")));
+    }
+    assert_string_equal(str_c(&found), expected);
+}
+
+/* Each alert, by the least that calls it and the most that does not. */
+static void alerts(void **state) {
+    (void)state;
+    static const struct {
+        const char *last, *alerts; /* the metrics of the last step */
+    } rows[] = {
+        {"\"policy/truncated_rate\":0.3", ""},
+        {"\"policy/truncated_rate\":0.31", "policy/truncated_rate "},
+        {"\"batch/num_groups\":10,\"batch/constant_groups\":7", ""},
+        {"\"batch/num_groups\":10,\"batch/constant_groups\":8", "batch/constant_groups "},
+        {"\"missing/share\":0.05", ""},
+        {"\"missing/share\":0.06", "missing/share "},
+        {"\"kernel/cheat_rate\":0.06", ""},
+        {"\"kernel/cheat_rate\":0.08", "kernel/cheat_rate "}, /* 0.02 before */
+        {"\"policy/entropy\":0.06", ""},
+        {"\"policy/entropy\":0.04", "policy/entropy "}, /* 0.5 at first */
+        {"\"train/kl_sampler_trainer\":0", ""},
+        {"\"train/kl_sampler_trainer\":-1e-9", "train/kl_sampler_trainer "},
+        {"\"train/grad_norm\":19", ""},
+        {"\"train/grad_norm\":21", "train/grad_norm "}, /* 2 before */
+        {"\"policy/truncated_rate\":null", ""},
+        {"\"policy/truncated_rate\":0.9,\"missing/share\":0.9", "policy/truncated_rate missing/share "},
+    };
+    CLEANUP_FREE char *run = new_run("alerts", 0, true);
+    struct run_view *v = open_view();
+    assert_alerts(v, "alerts", ""); /* nothing is known yet */
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        CLEANUP_STR struct str lines = STR_INIT;
+        for (int k = 0; k < 8; k++)
+            str_addf(&lines, "{\"step\":%d,\"kernel/cheat_rate\":0.02,\"policy/entropy\":0.5,\"train/grad_norm\":2}\n",
+                     k);
+        str_addf(&lines, "{\"step\":8,%s}\n", rows[i].last);
+        put(run, "metrics.jsonl", lines.p);
+        assert_alerts(v, "alerts", rows[i].alerts);
+    }
+    view_close(v);
+}
+
 /* The page to share: what it shows is text; what does not fit is left out and counted. */
 static void report(void **state) {
     (void)state;
@@ -469,6 +521,7 @@ int main(void) {
         cmocka_unit_test(without_an_index),
         cmocka_unit_test(runs_that_change),
         cmocka_unit_test(report),
+        cmocka_unit_test(alerts),
         cmocka_unit_test(plain_lines),
         cmocka_unit_test(orders),
         cmocka_unit_test(many_runs),
