@@ -26,7 +26,7 @@
 
 enum { MAX_LIST = 256 };
 /* Host memory of adapters at rest; more of them lie in files. */
-#define REST_BYTES (4LL << 30)
+#define REST_BYTES (512LL << 20)
 
 struct list {
     const char *item[MAX_LIST];

@@ -66,11 +66,16 @@ static void moe_forward(struct model *m, int i, struct pass *p, const struct lay
     if (seen && p->given) be->mem_put(be, r.expert, seen, (size_t)P * sizeof *seen);
     ops->route(be, &r, logits, c->norm_topk, seen && p->given);
     if (seen && !p->given) be->mem_get(be, seen, r.expert, (size_t)P * sizeof *seen);
-    ops->gather(be, hp, h, &r);
-    ops->linear(be, gu, hp, w->wgu, E, all, 1, false);
-    lora_experts_forward(m, &p->lora, i, LORA_OF_H2, &r, p->places, gu, hp, xa_of(p, a, LORA_OF_H2));
-    if (!out) return;
-    be->swiglu(be, act, gu);
+    const bool again = !p->kv && !m->ts.forward_only; /* the backward pass asks for gu again */
+    if (out && !again && lora_none(&p->lora, i, LORA_OF_H2)) {
+        fused_expert_gates(be, act, gu, hp, h, w->wgu, &r);
+    } else {
+        ops->gather(be, hp, h, &r);
+        ops->linear(be, gu, hp, w->wgu, E, all, 1, false);
+        lora_experts_forward(m, &p->lora, i, LORA_OF_H2, &r, p->places, gu, hp, xa_of(p, a, LORA_OF_H2));
+        if (!out) return;
+        be->swiglu(be, act, gu);
+    }
     ops->linear(be, o, act, w->wd, E, all, 1, false);
     lora_experts_forward(m, &p->lora, i, LORA_OF_ACT, &r, p->places, o, act, xa_of(p, a, LORA_OF_ACT));
     ops->combine(be, tensor_full(out, T, D), tensor_full(x, T, D), o, &r, true);

@@ -4,13 +4,17 @@
 #ifndef KERNELRL_TENSOR_FUSED_H
 #define KERNELRL_TENSOR_FUSED_H
 
-#include "tensor/backend.h"
+#include "tensor/experts.h"
 
 /* y = z + x W^T; y may be z. */
 void fused_linear_add(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, struct tensor z);
 /* y = swiglu(x W^T); gu, which has room for the product, is undefined afterwards. */
 void fused_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, struct tensor x,
                          const struct weight *w);
+/* y = swiglu(gather(x) W^T) of experts (tensor/experts.h); xp and gu, which have room for the gathered rows and for the
+ * product, are undefined afterwards. */
+void fused_expert_gates(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
+                        const struct weight *w, const struct routing *r);
 /* rope into qk, then kv_write of k and v, which are columns of qk or qkv. What of qk holds keys and values is undefined
  * afterwards. */
 void fused_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, struct tensor k, struct tensor v,

@@ -244,31 +244,68 @@ static enum status read_params(const json_t *j, struct call_sample *out, struct 
     return read_stop(json_object_get(p, "stop"), out, e);
 }
 
-/* target_prompt_logprobs: ids [P-1, K]. */
-static enum status read_targets(const json_t *j, struct arena *a, struct call_sample *out, struct err *e) {
-    static const char where[] = "body: target_prompt_logprobs";
-    const json_t *t;
-    json_t *data, *v;
+static const char of_targets[] = "body: target_prompt_logprobs";
+
+/* A list of numbers from `low` on, in the arena. */
+static enum status read_numbers(const json_t *t, const char *key, int64_t low, struct arena *a, int64_t **out,
+                                size_t *n, struct err *e) {
+    json_t *list, *v;
     size_t i;
-    TRY(opt_object(j, "target_prompt_logprobs", &t, e));
-    if (!t) return ST_OK;
-    const json_t *rows = json_object_get(t, "sparse_crow_indices"), *shape = json_object_get(t, "shape");
-    if (rows && !json_is_null(rows))
-        return FAIL(e, ST_UNSUPPORTED, "target_prompt_logprobs: sparse tensors are not supported here: send it dense");
-    TRY(js_get_array(t, where, "data", &data, e));
-    const size_t n = json_array_size(data), places = (size_t)out->n_prompt - 1;
-    if (!json_is_array(shape) || json_array_size(shape) != 2 ||
-        json_integer_value(json_array_get(shape, 0)) != (json_int_t)places || places == 0 || n % places != 0 ||
-        json_integer_value(json_array_get(shape, 1)) != (json_int_t)(n / places))
-        return FAIL(e, ST_PARSE, "target_prompt_logprobs: expected the shape [%zu, K], and as many ids", places);
-    out->n_targets = (int64_t)(n / places);
-    out->target = arena_array(a, int64_t, n);
-    json_array_foreach(data, i, v) {
-        out->target[i] = json_integer_value(v);
-        if (!json_is_integer(v) || out->target[i] < -1 || out->target[i] > INT32_MAX)
-            return FAIL(e, ST_PARSE, "target_prompt_logprobs: element %zu is neither an id nor -1", i);
+    TRY(js_get_array(t, of_targets, key, &list, e));
+    *n = json_array_size(list);
+    *out = arena_array(a, int64_t, *n);
+    json_array_foreach(list, i, v) {
+        (*out)[i] = json_integer_value(v);
+        if (!json_is_integer(v) || (*out)[i] < low || (*out)[i] > INT32_MAX)
+            return FAIL(e, ST_PARSE, "target_prompt_logprobs: %s: element %zu is none", key, i);
     }
     return ST_OK;
+}
+
+/* Puts the ids of a CSR tensor, `listed` of them, into their cells. */
+static enum status spread_targets(const json_t *t, const int64_t *ids, size_t listed, struct arena *a,
+                                  struct call_sample *out, struct err *e) {
+    const int64_t rows = out->n_prompt - 1, columns = out->n_targets;
+    size_t n_crow, n_col;
+    TRY(read_numbers(t, "sparse_crow_indices", 0, a, &out->target_crow, &n_crow, e));
+    TRY(read_numbers(t, "sparse_col_indices", 0, a, &out->target_col, &n_col, e));
+    const int64_t *crow = out->target_crow, *col = out->target_col;
+    if (n_crow != (size_t)rows + 1 || n_col != listed || crow[0] != 0 || crow[rows] != (int64_t)listed)
+        return FAIL(e, ST_PARSE, "target_prompt_logprobs: the indices do not fit the shape and the data");
+    out->target = arena_array(a, int64_t, rows * columns);
+    for (int64_t i = 0; i < rows * columns; i++) out->target[i] = -1;
+    for (int64_t r = 0; r < rows; r++) {
+        if (crow[r] > crow[r + 1] || crow[r + 1] > (int64_t)listed)
+            return FAIL(e, ST_PARSE, "target_prompt_logprobs: sparse_crow_indices must rise");
+        for (int64_t k = crow[r]; k < crow[r + 1]; k++) {
+            if (col[k] >= columns || (k > crow[r] && col[k] <= col[k - 1]))
+                return FAIL(e, ST_PARSE, "target_prompt_logprobs: sparse_col_indices of a row must rise, below %lld",
+                            (long long)columns);
+            out->target[r * columns + col[k]] = ids[k];
+        }
+    }
+    return ST_OK;
+}
+
+/* target_prompt_logprobs: ids [P-1, K], dense or CSR. */
+static enum status read_targets(const json_t *j, struct arena *a, struct call_sample *out, struct err *e) {
+    const json_t *t;
+    int64_t *ids;
+    size_t n;
+    TRY(opt_object(j, "target_prompt_logprobs", &t, e));
+    if (!t) return ST_OK;
+    const json_t *crow = json_object_get(t, "sparse_crow_indices"), *shape = json_object_get(t, "shape");
+    const bool sparse = crow && !json_is_null(crow);
+    const int64_t rows = out->n_prompt - 1;
+    TRY(read_numbers(t, "data", -1, a, &ids, &n, e));
+    out->n_targets = json_integer_value(json_array_get(shape, 1));
+    if (!json_is_array(shape) || json_array_size(shape) != 2 || rows == 0 ||
+        json_integer_value(json_array_get(shape, 0)) != rows || out->n_targets < 0 ||
+        out->n_targets > WIRE_MAX_CELLS / rows || (!sparse && (int64_t)n != rows * out->n_targets))
+        return FAIL(e, ST_PARSE, "target_prompt_logprobs: expected the shape [%lld, K], and as many ids",
+                    (long long)rows);
+    out->target = ids;
+    return sparse ? spread_targets(t, ids, n, a, out, e) : ST_OK;
 }
 
 static enum status read_stream(const json_t *j, struct call_sample *out, struct err *e) {

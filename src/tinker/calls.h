@@ -92,6 +92,7 @@ struct call_sample {
     int64_t top_prompt, top_sample;
     int64_t *target; /* [n_prompt - 1, n_targets] ids to be scored, -1: none; or NULL */
     int64_t n_targets;
+    int64_t *target_crow, *target_col; /* where they came as CSR: as in struct wire_tensor; or NULL */
 };
 /* prompt and target lie in the arena. */
 enum status call_read_sample(const json_t *j, struct arena *a, struct call_sample *out, struct err *e) MUST_USE;

@@ -1,10 +1,12 @@
 /* Checkpoints: the table of tinker:// names, and a folder for each: the adapter in PEFT form, the optimizer's moments
  * where it restores training, and checkpoint.json, which says what it is. Folders have names of the server's own. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/fs.h"
 #include "base/log.h"
@@ -21,6 +23,7 @@ void checkpoint_free(struct tinker_checkpoint *c) {
     free(c->folder);
     free(c->metadata);
     free(c->call);
+    free(c->project);
     free(c);
 }
 
@@ -28,18 +31,23 @@ char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c) 
     return fs_join(t->folder, c->folder);
 }
 
-struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum checkpoint_kind kind,
-                                          const struct call_save *call, const char *id) {
-    struct tinker_checkpoint *c = xcalloc(1, sizeof *c);
+/* A name for a checkpoint's folder, which nobody can guess. */
+static char *folder_name(void) {
     CLEANUP_STR struct str folder = STR_INIT;
     uint64_t random[2] = {0};
     if (getrandom(random, sizeof random, 0) != sizeof random) random[0] = (uint64_t)clock();
     str_addf(&folder, "%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
+    return str_steal(&folder);
+}
+
+struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum checkpoint_kind kind,
+                                          const struct call_save *call, const char *id) {
+    struct tinker_checkpoint *c = xcalloc(1, sizeof *c);
     const int64_t now = (int64_t)time(NULL);
     *c = (struct tinker_checkpoint){.run = xstrdup(r->id),
                                     .name = xstrdup(call->name),
                                     .base = xstrdup(r->base),
-                                    .folder = str_steal(&folder),
+                                    .folder = folder_name(),
                                     .call = xstrdup(id),
                                     .kind = kind,
                                     .shape = r->shape,
@@ -49,6 +57,7 @@ struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum check
                                     .metadata =
                                         call->user_metadata ? json_dumps(call->user_metadata, JSON_COMPACT) : NULL};
     memcpy(c->owner, r->session->tenant->id, sizeof c->owner);
+    c->project = r->session->project ? xstrdup(r->session->project) : NULL;
     return c;
 }
 
@@ -74,12 +83,13 @@ enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *d
     js_put_i64(&s, "expires", c->expires);
     js_put_str(&s, "metadata", c->metadata);
     js_put_str(&s, "call", c->call);
+    js_put_str(&s, "project", c->project);
     js_end(&s, '}');
     return fs_write_atomic(path, s.p, s.len, e);
 }
 
 static enum status read_description(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) {
-    const char *run, *name, *kind, *base, *metadata = NULL, *call = NULL, *owner = "";
+    const char *run, *name, *kind, *base, *metadata = NULL, *call = NULL, *owner = "", *project = NULL;
     int64_t version, rank, parts;
     double alpha;
     TRY(js_get_i64(j, where, "version", &version, e));
@@ -99,6 +109,7 @@ static enum status read_description(const json_t *j, const char *where, struct t
     TRY(js_get_i64(j, where, "expires", &c->expires, e));
     TRY(js_opt_str(j, where, "metadata", &metadata, e));
     TRY(js_opt_str(j, where, "call", &call, e));
+    TRY(js_opt_str(j, where, "project", &project, e));
     for (c->kind = 0; c->kind < CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_names[c->kind]) != 0;) c->kind++;
     if (c->kind == CHECKPOINT_KINDS || !call_name_is_safe(name))
         return FAIL(e, ST_PARSE, "%s: kind or name is none", where);
@@ -109,6 +120,7 @@ static enum status read_description(const json_t *j, const char *where, struct t
     c->base = xstrdup(base);
     c->metadata = metadata ? xstrdup(metadata) : NULL;
     c->call = call ? xstrdup(call) : NULL;
+    c->project = project ? xstrdup(project) : NULL;
     return ST_OK;
 }
 
@@ -214,6 +226,59 @@ void checkpoints_age(struct tinker *t, int64_t now) {
         next = c->next;
         if (c->expires > 0 && c->expires <= now) checkpoint_remove(t, c);
     }
+}
+
+struct tinker_checkpoint *checkpoint_of_call(const struct tinker *t, const struct tinker_tenant *by, const char *call) {
+    struct tinker_checkpoint *c = t->checkpoints;
+    while (c && (!c->call || strcmp(c->call, call) != 0 || strcmp(c->owner, by->id) != 0)) c = c->next;
+    return c;
+}
+
+/* Another name for each file of a folder but its description. The files never change. */
+static enum status link_files(const char *from, const char *to, struct err *e) {
+    char **names;
+    size_t n;
+    enum status st = ST_OK;
+    TRY(fs_list(from, &names, &n, e));
+    for (size_t i = 0; i < n; i++) {
+        CLEANUP_FREE char *old = fs_join(from, names[i]), *new = fs_join(to, names[i]);
+        if (st == ST_OK && strcmp(names[i], description) != 0 && link(old, new) != 0)
+            st = FAIL(e, ST_IO, "%s: %s", new, strerror(errno));
+        free(names[i]);
+    }
+    free(names);
+    return st;
+}
+
+enum status checkpoint_copy(struct tinker *t, const struct tinker_checkpoint *from, const struct checkpoint_copy *own,
+                            struct err *e) {
+    struct tinker_checkpoint *c = xcalloc(1, sizeof *c);
+    *c = (struct tinker_checkpoint){.run = xstrdup(own->run),
+                                    .name = xstrdup(from->name),
+                                    .base = xstrdup(from->base),
+                                    .folder = folder_name(),
+                                    .call = xstrdup(own->call),
+                                    .project = own->project ? xstrdup(own->project) : NULL,
+                                    .kind = from->kind,
+                                    .shape = from->shape,
+                                    .moments = from->moments,
+                                    .bytes = from->bytes,
+                                    .made = (int64_t)time(NULL),
+                                    .expires = own->expires,
+                                    .metadata = from->metadata ? xstrdup(from->metadata) : NULL};
+    snprintf(c->owner, sizeof c->owner, "%s", own->owner);
+    CLEANUP_FREE char *source = checkpoint_dir(t, from), *dir = checkpoint_dir(t, c);
+    enum status st = fs_mkdirs(dir, e);
+    if (st == ST_OK) st = link_files(source, dir, e);
+    if (st == ST_OK) st = checkpoint_describe(c, dir, e);
+    if (st == ST_OK) {
+        checkpoint_add(t, c);
+        return ST_OK;
+    }
+    struct err ignored;
+    if (fs_remove(dir, &ignored) != ST_OK) log_warn("%s", ignored.msg);
+    checkpoint_free(c);
+    return st;
 }
 
 /* ---- as JSON ------------------------------------------------------------------------------------------------------*/

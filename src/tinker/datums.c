@@ -110,6 +110,9 @@ static enum status check_targets(const struct wire_tensor *t, int64_t n, bool so
     if (t->nd > (soft ? 2 : 1) || t->dim[0] != n || t->n == 0)
         return FAIL(e, ST_INVALID, "datum %d: target_tokens must have the shape [%lld]%s, one row for each input token",
                     at, (long long)n, soft ? " or [N, K]" : "");
+    if (t->nd == 2 && t->dim[1] > DATUM_MAX_TARGETS)
+        return FAIL(e, ST_INVALID, "datum %d: target_tokens has %lld targets for each token, at most %d are supported",
+                    at, (long long)t->dim[1], DATUM_MAX_TARGETS);
     return ST_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "train/step.h"
 #include "wire/wire.h"
 
+enum { DATUM_MAX_TARGETS = 128 /* for a token: each costs a row of the head */ };
 struct datums {
     struct datum *d; /* [n], each with room for its log-probabilities */
     int n;

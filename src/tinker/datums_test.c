@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -77,8 +78,33 @@ static void test_groups(void **state) {
     }
 }
 
+/* Each target of a token is a row of the head, so that one text cannot ask for any number of them. */
+static void test_many_targets(void **state) {
+    (void)state;
+    struct datums x;
+    e = (struct err){0};
+    for (int K = DATUM_MAX_TARGETS; K <= DATUM_MAX_TARGETS + 1; K++) {
+        struct wire_tensor t[] = {
+            {.name = "target_tokens", .dtype = WIRE_I64, .nd = 2, .dim = {2, K}, .n = 2 * K},
+            {.name = "weights", .dtype = WIRE_F32, .nd = 2, .dim = {2, K}, .n = 2 * K},
+        };
+        t[0].i = arena_array(&memory, int64_t, 2 * K);
+        t[1].f = arena_array(&memory, float, 2 * K);
+        for (int i = 0; i < 2 * K; i++) {
+            t[0].i[i] = 1;
+            t[1].f[i] = 1;
+        }
+        struct wire_datum d = {.ids = (int32_t[]){1, 1}, .n = 2, .tensor = t, .n_tensors = 2};
+        const struct wire_training r = {.model_id = "m", .loss_fn = "cross_entropy", .seq_id = 1, .datum = &d, .n = 1};
+        const bool fits = K == DATUM_MAX_TARGETS;
+        assert_int_equal(datums_make(&r, VOCAB, LONGEST, &memory, &x, &e), fits ? ST_OK : ST_INVALID);
+    }
+    assert_non_null(strstr(e.msg, "at most 128"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prompts), cmocka_unit_test(test_groups)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prompts), cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_many_targets)};
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     arena_free(&memory);
     return failed;

@@ -19,7 +19,7 @@ struct future *future_seen(struct tinker *t, const struct http_exchange *x, cons
     return f && tenant_sees(tenant_of(t, x), f->owner->tenant->id) ? f : NULL;
 }
 
-struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
+struct future *future_make(struct tinker *t, const char *id, struct tinker_session *owner,
                            const struct digest *content) {
     struct future **slot = slot_of(t, id), *f = xcalloc(1, sizeof *f);
     *f =
@@ -50,7 +50,9 @@ static void forget_bytes(struct future *f) {
     if (f->read == 0) kept_of(f)->unread -= n;
 }
 
-void future_read(struct future *f) {
+void future_read(const struct tinker *t, struct future *f) {
+    if (f->sampled) store_sample_over(t, f);
+    f->sampled = false;
     if (f->read == 0) kept_of(f)->unread -= (int64_t)f->result.len;
     f->read = tinker_now_s();
 }
@@ -170,9 +172,9 @@ static void reply_not_yet(struct http_exchange *x) {
     http_reply_json(x, 408, &out);
 }
 
-static void reply_result(struct http_exchange *x, struct future *f) {
+static void reply_result(const struct tinker *t, struct http_exchange *x, struct future *f) {
     struct str out = STR_INIT;
-    future_read(f);
+    future_read(t, f);
     str_add(&out, f->result.p, f->result.len);
     if (f->proto)
         http_reply(x, 200, "application/x-protobuf", &out);
@@ -204,7 +206,7 @@ void retrieve_begin(void *tinker, struct http_exchange *x) {
         return;
     }
     if (f->state != FUTURE_WAITS) {
-        reply_result(x, f);
+        reply_result(t, x, f);
         return;
     }
     if (f->n_polls == f->cap_polls) {
@@ -227,12 +229,12 @@ static void stop_waiting(struct http_exchange *x) {
 }
 
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e) {
+    const struct tinker *t = tinker;
     struct future *f = http_state(x);
-    (void)tinker;
     if (e == HTTP_WOKEN && f && !f->id[0])
         reply_lost(x);
     else if (e == HTTP_WOKEN && f && f->state != FUTURE_WAITS)
-        reply_result(x, f);
+        reply_result(t, x, f);
     else
         reply_not_yet(x);
     stop_waiting(x);

@@ -19,6 +19,7 @@ enum {
     FUTURE_SLOTS = 16384, /* of the table */
     LORA_ALPHA = 32,
     KEPT_SNAPSHOTS = 4, /* samplers without a name, of a model, that a restart finds again */
+    SNAPSHOTS = 64,     /* that there are at a time; older ones go, once nobody samples from them */
 };
 
 /* ---- tenants ------------------------------------------------------------------------------------------------------*/
@@ -46,12 +47,13 @@ struct tinker_tenant {
 enum future_state { FUTURE_WAITS, FUTURE_DONE, FUTURE_FAILED };
 /* What a call is answered with: a promise, and what became of it. */
 struct future {
-    struct future *next;                /* in its slot */
-    char *id;                           /* made of who and which call it is, so that a resent call finds it */
-    const struct tinker_session *owner; /* with whose end it goes */
-    struct digest content;              /* of the call */
+    struct future *next;          /* in its slot */
+    char *id;                     /* made of who and which call it is, so that a resent call finds it */
+    struct tinker_session *owner; /* with whose end it goes */
+    struct digest content;        /* of the call */
     enum future_state state;
-    bool proto; /* the result is protobuf */
+    bool proto;   /* the result is protobuf */
+    bool sampled; /* true: the store has the request, and is to be told when the result was fetched */
     struct str result;
     double since; /* when it was made or, then, done */
     double read;  /* when its result was fetched last; 0: never */
@@ -71,6 +73,7 @@ enum call_kind {
     CALL_SAVE_SAMPLER = 6,
     CALL_SAVE_EXTERNAL = 7,
     CALL_SAMPLER = 8,
+    CALL_SAMPLE = 9,
 };
 /* A call with its body, unpacked. */
 struct incoming {
@@ -86,9 +89,30 @@ struct tinker_session {
     struct tinker_session *next;
     struct tinker_tenant *tenant;
     char id[40];
-    char *name, *metadata; /* or NULL; metadata: JSON */
-    double heard;          /* when its last sign of life came */
+    char *name, *metadata, *project; /* or NULL; metadata: JSON; project: a label */
+    int64_t made;                    /* Unix seconds */
+    double heard;                    /* when its last sign of life came */
     bool finished;
+    const char *reason; /* then: "success", "errored" or "interrupted", as its client said first */
+    /* The file of its requests to sample (store.c). */
+    int samples;                         /* -1: none yet */
+    int unfetched;                       /* requests in it whose results were not fetched */
+    int64_t samples_bytes, samples_trim; /* its bytes, and how many there are when it is trimmed next */
+};
+
+/* Requests of a sampler that have ended, for polls that wait for all of a sampler's (completions.c). */
+struct completions {
+    struct completion {
+        int64_t number; /* grows; also from one server to the next */
+        int64_t clone;  /* of the sampler: whose requests are told together */
+        char *id;       /* of the request */
+        double since;
+        bool failed;
+        int64_t bytes; /* of the result */
+    } * item;
+    int n, cap;
+    struct http_exchange **poll;
+    int n_polls, cap_polls;
 };
 
 /* A call that waits for those before it. */
@@ -129,14 +153,17 @@ struct tinker_run {
 struct tinker_sampler {
     struct tinker_sampler *next;
     struct tinker_session *session;
-    char *id, *path; /* path: of the checkpoint, or NULL */
-    char *base;      /* what the base model is called */
+    const struct tinker_run *run; /* of one without a name: whose weights it has; else NULL */
+    char *id, *path;              /* path: of the checkpoint, or NULL */
+    char *base;                   /* what the base model is called */
     struct digest content;
     int adapter; /* as in struct request */
     bool ready, gone;
     struct err err; /* where it could not be made */
     bool failed;
     struct sampling *waiting; /* requests that came before it was ready */
+    struct completions completed;
+    int64_t joined; /* clients that it has given a number of their own */
 };
 
 struct tinker_checkpoint {
@@ -149,6 +176,7 @@ struct tinker_checkpoint {
     int64_t bytes, made, expires; /* Unix seconds; expires 0: never */
     char *metadata;               /* JSON, or NULL */
     char *call;                   /* the future of the call that made it; NULL: not known */
+    char *project;                /* of the session, when it was made; or NULL */
 };
 
 /* ---- work for the model's thread ----------------------------------------------------------------------------------*/
@@ -221,7 +249,8 @@ struct tinker {
     struct comm *comm;
     struct future *future[FUTURE_SLOTS];
     struct tinker_tenant *tenants;
-    int64_t inside; /* samples of all tenants that the engine has */
+    int64_t inside;      /* samples of all tenants that the engine has */
+    int64_t completions; /* number of the last one */
     struct tinker_session *sessions;
     struct tinker_run *runs;
     struct tinker_sampler *samplers;
@@ -245,6 +274,8 @@ struct tinker {
 
 /* ---- tinker.c ---- */
 double tinker_now_s(void);
+/* A name that nobody can guess. False: the system gives no random numbers. */
+bool random_name(char out[40]);
 /* Replies with {"detail": ...}. */
 void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void reply_empty(struct http_exchange *x);
@@ -263,7 +294,8 @@ struct tinker_sampler *sampler_find(const struct tinker *t, const char *id);
 struct tinker_session *session_seen(struct tinker *t, const struct http_exchange *x, const char *id);
 struct tinker_run *run_seen(struct tinker *t, const struct http_exchange *x, const char *id);
 struct tinker_sampler *sampler_seen(struct tinker *t, const struct http_exchange *x, const char *id);
-void session_finish(struct tinker *t, struct tinker_session *s);
+/* reason: as in the session, or NULL for one that its client did not tell. */
+void session_finish(struct tinker *t, struct tinker_session *s, const char *reason);
 /* Gives up what a session that has ended holds, once nothing of it is under way. */
 void session_settle(struct tinker *t, struct tinker_session *s);
 
@@ -284,12 +316,12 @@ void tenants_free(struct tinker *t);
 
 /* ---- futures.c ---- */
 struct future *future_find(const struct tinker *t, const char *id);
-struct future *future_make(struct tinker *t, const char *id, const struct tinker_session *owner,
+struct future *future_make(struct tinker *t, const char *id, struct tinker_session *owner,
                            const struct digest *content);
 /* The same for a client: NULL also where it is another tenant's. */
 struct future *future_seen(struct tinker *t, const struct http_exchange *x, const char *id);
 /* Its result, which is there, has been fetched. */
-void future_read(struct future *f);
+void future_read(const struct tinker *t, struct future *f);
 /* Takes the bytes of result. */
 void future_done(struct future *f, struct str *result, bool proto);
 /* category: "user", "server" or "unknown". */
@@ -312,6 +344,18 @@ void futures_age(struct tinker *t, double now);
 void retrieve_begin(void *tinker, struct http_exchange *x);
 void retrieve_event(void *tinker, struct http_exchange *x, enum http_event e);
 void retrieve_end(void *tinker, struct http_exchange *x);
+
+/* ---- completions.c ---- */
+/* A request of the sampler has ended. */
+void completion_add(struct tinker *t, struct tinker_sampler *m, const struct future *f, int64_t seq);
+/* Everybody who waits for them looks again. */
+void completions_wake(const struct tinker_sampler *m);
+/* Those that are too old to be asked for go. */
+void completions_age(struct tinker *t, double now);
+void completions_free(struct tinker_sampler *m);
+void retrieve_many_begin(void *tinker, struct http_exchange *x);
+void retrieve_many_event(void *tinker, struct http_exchange *x, enum http_event e);
+void retrieve_many_end(void *tinker, struct http_exchange *x);
 
 /* ---- store.c: what a server that is killed leaves to the next one ---- */
 enum status store_open(struct tinker *t, struct err *e) MUST_USE;
@@ -339,6 +383,10 @@ char *store_sampler_folder(const struct tinker *t, const struct tinker_session *
 enum status store_sampler(const struct tinker *t, const struct tinker_session *s, const struct incoming *in,
                           const struct digest *content, struct err *e) MUST_USE;
 void store_close_run(struct tinker_run *r);
+/* A request to sample, before it is answered; and that its result was fetched. */
+enum status store_sample(const struct tinker *t, struct tinker_session *s, const struct incoming *in,
+                         struct err *e) MUST_USE;
+void store_sample_over(const struct tinker *t, const struct future *f);
 
 /* ---- runs.c ---- */
 void run_take(struct tinker *t, const struct incoming *in);
@@ -367,9 +415,13 @@ void create_sampler_begin(void *tinker, struct http_exchange *x);
 void sample_begin(void *tinker, struct http_exchange *x);
 void cancel_begin(void *tinker, struct http_exchange *x);
 void sampler_take(struct tinker *t, const struct incoming *in);
+void sample_take(struct tinker *t, const struct incoming *in);
+void join_sampler_begin(void *tinker, struct http_exchange *x);
 /* Reads a sampler's weights, and takes the name of the folder; requests that come before that is done wait. */
 void sampler_open_folder(struct tinker *t, struct tinker_sampler *m, char *folder);
 struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, const char *id, const char *base);
+/* Gives up the samplers without a name of a run that are more than there may be, the oldest ones. */
+void samplers_trim(struct tinker *t, const struct tinker_run *r);
 /* Begins what waited for a sampler. */
 void sampler_is_ready(struct tinker *t, struct tinker_sampler *m);
 /* Ends what a session samples. */
@@ -389,6 +441,16 @@ struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum check
                                           const struct call_save *c, const char *call);
 char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c); /* malloc'ed */
 void checkpoint_free(struct tinker_checkpoint *c);
+/* What a copy of a checkpoint has of its own; expires as in a checkpoint. */
+struct checkpoint_copy {
+    const char *run, *owner, *call, *project; /* project: or NULL */
+    int64_t expires;
+};
+/* Makes one whose files are those of `from`, and adds it to the table. */
+enum status checkpoint_copy(struct tinker *t, const struct tinker_checkpoint *from, const struct checkpoint_copy *c,
+                            struct err *e) MUST_USE;
+/* The checkpoint of a tenant that this call made, or NULL. */
+struct tinker_checkpoint *checkpoint_of_call(const struct tinker *t, const struct tinker_tenant *by, const char *call);
 /* Writes down what it is, into its folder. Any thread. */
 enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *dir, struct err *e) MUST_USE;
 /* Puts it into the table, in the place of the one of its name. */
@@ -411,6 +473,13 @@ void weights_info_begin(void *tinker, struct http_exchange *x);
 void sampler_get_begin(void *tinker, struct http_exchange *x);
 void sessions_list_begin(void *tinker, struct http_exchange *x);
 void session_get_begin(void *tinker, struct http_exchange *x);
+/* ---- manage.c ---- */
+void copy_weights_begin(void *tinker, struct http_exchange *x);
+void session_project_begin(void *tinker, struct http_exchange *x);
+void sessions_search_begin(void *tinker, struct http_exchange *x);
+void storage_usage_begin(void *tinker, struct http_exchange *x);
+
+/* ---- listing.c, too ---- */
 /* Files of external checkpoints, without a key: their addresses cannot be guessed. */
 void file_get_begin(void *tinker, struct http_exchange *x);
 

@@ -119,7 +119,7 @@ static void put_last(const struct tinker *t, struct str *out, const char *key, c
 
 /* A model that a client has trained, or of which only a server before this one knew: its checkpoints are left. */
 struct listed_run {
-    const char *id, *base, *metadata;
+    const char *id, *base, *metadata, *project;
     int rank;
     bool corrupt;
     int64_t used;
@@ -154,15 +154,25 @@ static struct listed_run *list_runs(const struct tinker *t, const struct tinker_
     *n = 0;
     for (const struct tinker_run *r = t->runs; r; r = r->next)
         if (tenant_sees(by, r->session->tenant->id))
-            l[(*n)++] = (struct listed_run){r->id, r->base, r->metadata, r->shape.rank, r->corrupt, r->last_used};
+            l[(*n)++] = (struct listed_run){r->id,         r->base,    r->metadata, r->session->project,
+                                            r->shape.rank, r->corrupt, r->last_used};
     for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) {
         int k = 0;
         if (!tenant_sees(by, c->owner)) continue;
         while (k < *n && strcmp(l[k].id, c->run) != 0) k++;
-        if (k == *n) l[(*n)++] = (struct listed_run){c->run, c->base, c->metadata, c->shape.rank, false, c->made};
+        if (k == *n)
+            l[(*n)++] = (struct listed_run){c->run, c->base, c->metadata, c->project, c->shape.rank, false, c->made};
     }
     qsort(l, (size_t)*n, sizeof *l, newer);
     return l;
+}
+
+/* Leaves those of a project in the list; NULL or "": all. Returns their number. */
+static int keep_project(struct listed_run *l, int n, const char *project) {
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        if (!project || !*project || (l[i].project && strcmp(l[i].project, project) == 0)) l[kept++] = l[i];
+    return kept;
 }
 
 void runs_list_begin(void *tinker, struct http_exchange *x) {
@@ -171,6 +181,7 @@ void runs_list_begin(void *tinker, struct http_exchange *x) {
     struct str out = STR_INIT;
     int n;
     CLEANUP_FREE struct listed_run *l = list_runs(t, tenant_of(t, x), &n);
+    n = keep_project(l, n, http_query(x, "project_id"));
     js_begin(&out, NULL, '{');
     js_begin(&out, "training_runs", '[');
     for (int64_t i = p.offset; i < n && i < p.offset + p.limit; i++) put_run(t, &out, &l[i]);
@@ -443,6 +454,10 @@ void session_get_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
     struct str out = STR_INIT;
     const struct tinker_session *s = session_seen(t, x, http_tail(x));
+    if (strchr(http_tail(x), '/')) { /* sessions/ID/trace_export */
+        reply_detail(x, 404, "this server does not have this call");
+        return;
+    }
     if (!s) {
         reply_detail(x, 404, "there is no session \"%.200s\" here", http_tail(x));
         return;

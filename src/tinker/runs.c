@@ -220,6 +220,7 @@ static void submit_snapshot(struct tinker *t, struct http_exchange *x, struct ti
     struct task *w = task_make(t, TASK_SNAPSHOT);
     w->sampler = sampler_add(t, r->session, id.p, r->base);
     w->sampler->content = *d;
+    w->sampler->run = r;
     w->folder = store_sampler_folder(t, r->session, c->sampler_seq_id);
     submit(t, x, r, c->seq_id, f, w);
 }
@@ -317,8 +318,8 @@ static int living_models(const struct tinker *t) {
 }
 
 /* The future of a model that is to be made; NULL: x has its reply. *id: the model's, which the caller frees. */
-static struct future *accept_model(struct tinker *t, struct http_exchange *x, const struct tinker_session *s,
-                                   int64_t number, const struct digest *d, char **id) {
+static struct future *accept_model(struct tinker *t, struct http_exchange *x, struct tinker_session *s, int64_t number,
+                                   const struct digest *d, char **id) {
     CLEANUP_STR struct str name = STR_INIT, call = STR_INIT;
     str_addf(&name, "%s:train:%lld", s->id, (long long)number);
     str_addf(&call, "%s#make", name.p);

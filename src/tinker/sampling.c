@@ -14,6 +14,18 @@ struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, c
     return t->samplers = m;
 }
 
+/* Where clients may sample; NULL: x has its reply. */
+static struct tinker_sampler *sampler_of(struct tinker *t, struct http_exchange *x, const char *id) {
+    struct tinker_sampler *m = sampler_seen(t, x, id);
+    if (!m)
+        reply_detail(x, 404, "there is no sampling session \"%.200s\" here", id);
+    else if (m->session->finished)
+        reply_detail(x, 410, "the session of the sampler %s has ended", id);
+    else if (m->gone)
+        reply_detail(x, 410, "the sampler %s is gone: of those without a name a model has the last %d", id, SNAPSHOTS);
+    return m && !m->gone && !m->session->finished ? m : NULL;
+}
+
 /* ---- create_sampling_session --------------------------------------------------------------------------------------*/
 
 static void reply_sampler(struct http_exchange *x, const struct tinker_sampler *m) {
@@ -79,6 +91,25 @@ void create_sampler_begin(void *tinker, struct http_exchange *x) {
     if (!model_is_up(tinker, x)) return;
     in.body = http_body(x, &in.n);
     sampler_take(tinker, &in);
+}
+
+/* A number for one of the clients that share a sampler: they number their requests from a billion times it on. */
+void join_sampler_begin(void *tinker, struct http_exchange *x) {
+    CLEANUP_JSON json_t *j = body_json(x);
+    struct err e = {0};
+    struct str out = STR_INIT;
+    const char *id;
+    if (!j || !model_is_up(tinker, x)) return;
+    if (js_get_str(j, "body", "sampling_session_id", &id, &e) != ST_OK) {
+        reply_detail(x, 422, "%s", e.msg);
+        return;
+    }
+    struct tinker_sampler *m = sampler_of(tinker, x, id);
+    if (!m) return;
+    js_begin(&out, NULL, '{');
+    js_put_i64(&out, "client_counter", ++m->joined);
+    js_end(&out, '}');
+    http_reply_json(x, 200, &out);
 }
 
 /* ---- asample ------------------------------------------------------------------------------------------------------*/
@@ -183,6 +214,9 @@ static enum status make_request(struct sampling *q, struct err *e) {
 static int batch_of(const struct tinker *t) { return model_thread_batch(t->thread); }
 static bool takes_turns(const struct tinker *t) { return t->o->n_keys > 1; }
 
+/* Its future has what came of it. */
+static void over(struct sampling *q) { completion_add(q->t, q->sampler, q->future, q->call.seq_id); }
+
 /* Samples of the part that comes next. */
 static int64_t next_part(const struct sampling *q) {
     return i64_min(q->part, q->call.n_samples - (int64_t)q->n_given * q->part);
@@ -242,6 +276,7 @@ static void pump(struct tinker *t) {
         if (st != ST_OK) {
             give_up(q);
             future_end(q->future, st, &e);
+            over(q);
             sampling_free(q);
         } else if (q->n_given == q->n_parts) {
             unqueue(q);
@@ -297,7 +332,11 @@ static const struct wire_tensor *target_logp(struct sampling *q, const struct sa
     struct err e;
     int32_t *named;
     int n;
-    *t = (struct wire_tensor){.dtype = WIRE_F32, .nd = 2, .dim = {c->n_prompt - 1, c->n_targets}};
+    *t = (struct wire_tensor){.dtype = WIRE_F32,
+                              .nd = 2,
+                              .dim = {c->n_prompt - 1, c->n_targets},
+                              .crow = c->target_crow,
+                              .col = c->target_col};
     t->n = t->dim[0] * t->dim[1];
     t->f = arena_array(&q->mem, float, t->n);
     if (target_ids(q, INT32_MAX, &named, &n, &e) != ST_OK) n = 0; /* it went well when the request was made */
@@ -360,6 +399,7 @@ static void job_news(struct job *j) {
         } else {
             future_end(q->future, part->status, &part->err);
         }
+        over(q);
         give_up(q);
         sampling_free(q);
     }
@@ -376,7 +416,27 @@ static void begin(struct sampling *q) {
         return;
     }
     future_end(q->future, st, &e);
+    over(q);
     sampling_free(q);
+}
+
+static bool is_used(const struct tinker *t, const struct tinker_sampler *m) {
+    const struct sampling *q = t->samplings;
+    while (q && q->sampler != m) q = q->next;
+    return q || m->waiting;
+}
+
+void samplers_trim(struct tinker *t, const struct tinker_run *r) {
+    int n = 0;
+    for (struct tinker_sampler *m = t->samplers; m; m = m->next) { /* the newest first */
+        if (m->run != r || !m->ready || m->gone || ++n <= SNAPSHOTS || is_used(t, m)) continue;
+        struct task *w = task_make(t, TASK_DROP);
+        w->adapter = m->adapter;
+        m->gone = true;
+        m->ready = false;
+        completions_wake(m);
+        task_begin(w);
+    }
 }
 
 void sampler_is_ready(struct tinker *t, struct tinker_sampler *m) {
@@ -392,6 +452,7 @@ void sampler_is_ready(struct tinker *t, struct tinker_sampler *m) {
 /* {"request_id": ..., "sample_sequence_ids": [...]} */
 static void promise(struct http_exchange *x, const struct future *f, int64_t n) {
     struct str out = STR_INIT;
+    if (!x) return;
     js_begin(&out, NULL, '{');
     js_put_str(&out, "request_id", f->id);
     js_begin(&out, "sample_sequence_ids", '[');
@@ -411,12 +472,23 @@ static int64_t tokens_of(const struct tinker *t, const struct call_sample *c) {
     return c->n_prompt + c->n_samples * (c->max_tokens < 0 ? most : i64_min(c->max_tokens, most));
 }
 
+/* Whether the tenant has to wait; x has its reply, 429, then. */
+static bool is_too_much(const struct tinker *t, const struct tinker_tenant *b, struct http_exchange *x,
+                        const struct call_sample *c) {
+    if (futures_full(t, b, x) || tenant_has_enough(t, b, x, tokens_of(t, c))) return true;
+    if (b->sequences == 0 || b->sequences + c->n_samples <= t->o->max_queue) return false;
+    reply_detail(x, 429, "%lld sequences are being sampled or wait for it: try again in a second",
+                 (long long)b->sequences);
+    return true;
+}
+
 /* The future of a request; NULL: x has its reply. */
-static struct future *accept(struct tinker *t, struct http_exchange *x, const struct tinker_sampler *m,
+static struct future *accept(struct tinker *t, const struct incoming *in, struct tinker_sampler *m,
                              const struct call_sample *c) {
-    const struct tinker_tenant *b = m->session->tenant;
+    struct http_exchange *x = in->x;
     CLEANUP_STR struct str id = STR_INIT;
-    const struct digest d = body_digest(x);
+    struct err e = {0};
+    const struct digest d = digest_of(in->body, in->n);
     str_addf(&id, "%s#%lld", m->id, (long long)c->seq_id);
     struct future *f = future_find(t, id.p);
     if (f && digest_equal(&f->content, &d)) {
@@ -427,60 +499,62 @@ static struct future *accept(struct tinker *t, struct http_exchange *x, const st
         reply_detail(x, 400, "the number of this call (%s) was used for another call before", id.p);
         return NULL;
     }
-    if (futures_full(t, b, x) || tenant_has_enough(t, b, x, tokens_of(t, c))) return NULL;
-    if (b->sequences > 0 && b->sequences + c->n_samples > t->o->max_queue) {
-        reply_detail(x, 429, "%lld sequences are being sampled or wait for it: try again in a second",
-                     (long long)b->sequences);
+    if (x && is_too_much(t, m->session->tenant, x, c)) return NULL;
+    if (x && store_sample(t, m->session, in, &e) != ST_OK) {
+        reply_detail(x, 503, "%s", e.msg);
         return NULL;
     }
-    return future_make(t, id.p, m->session, &d);
+    f = future_make(t, id.p, m->session, &d);
+    f->sampled = true;
+    return f;
 }
 
-static struct tinker_sampler *sampler_of(struct tinker *t, struct http_exchange *x, const char *id) {
-    struct tinker_sampler *m = sampler_seen(t, x, id);
-    if (!m)
-        reply_detail(x, 404, "there is no sampling session \"%.200s\" here", id);
-    else if (m->gone || m->session->finished)
-        reply_detail(x, 410, "the session of the sampler %s has ended", id);
-    return http_replied(x) ? NULL : m;
+static void count_waiting(struct sampling *q) {
+    struct tinker_tenant *b = q->sampler->session->tenant;
+    q->tokens = tokens_of(q->t, &q->call);
+    b->tokens += q->tokens;
+    b->sequences += q->call.n_samples;
 }
 
-void sample_begin(void *tinker, struct http_exchange *x) {
-    struct tinker *t = tinker;
-    json_t *j = body_json(x);
+void sample_take(struct tinker *t, const struct incoming *in) {
+    struct http_exchange *x = in->x;
+    json_t *j = incoming_json(in);
     struct err e = {0};
     if (!j) return;
     struct sampling *q = xcalloc(1, sizeof *q);
     *q = (struct sampling){.t = t, .json = j};
-    if (!model_is_up(t, x)) {
-        sampling_free(q);
-        return;
-    }
     const enum status st = call_read_sample(j, &q->mem, &q->call, &e);
-    if (st != ST_OK && st != ST_UNSUPPORTED) reply_detail(x, 422, "%s", e.msg);
-    if (!http_replied(x)) q->sampler = sampler_of(t, x, q->call.sampler_id);
-    if (q->sampler) q->future = accept(t, x, q->sampler, &q->call);
+    if (st != ST_OK && st != ST_UNSUPPORTED)
+        reply_detail(x, 422, "%s", e.msg);
+    else
+        q->sampler = sampler_of(t, x, q->call.sampler_id);
+    if (q->sampler) q->future = accept(t, in, q->sampler, &q->call);
     if (!q->future) {
         sampling_free(q);
         return;
     }
-    struct tinker_tenant *b = q->sampler->session->tenant;
     q->sampler->session->heard = tinker_now_s();
-    q->tokens = st == ST_OK ? tokens_of(t, &q->call) : 0;
-    if (st == ST_OK) {
-        b->tokens += q->tokens;
-        b->sequences += q->call.n_samples;
-    }
     promise(x, q->future, q->call.n_samples);
     if (st != ST_OK) {
         future_end(q->future, st, &e);
+        over(q);
         sampling_free(q);
-    } else if (q->sampler->ready || q->sampler->failed) {
+        return;
+    }
+    count_waiting(q);
+    if (q->sampler->ready || q->sampler->failed) {
         begin(q);
     } else {
         q->next = q->sampler->waiting;
         q->sampler->waiting = q;
     }
+}
+
+void sample_begin(void *tinker, struct http_exchange *x) {
+    struct incoming in = {.x = x, .kind = CALL_SAMPLE};
+    if (!model_is_up(tinker, x)) return;
+    in.body = http_body(x, &in.n);
+    sample_take(tinker, &in);
 }
 
 /* The request of this future; NULL: it is not in the list. */
@@ -505,8 +579,9 @@ void cancel_begin(void *tinker, struct http_exchange *x) {
     for (struct tinker_sampler *m = t->samplers; f && m && !q; m = m->next)
         if ((q = find(m->waiting, f))) unlink_sampling(&m->waiting, q);
     if (q) {
-        sampling_free(q);
         future_fail(f, "user", "the request was cancelled by its client");
+        over(q);
+        sampling_free(q);
         pump(t);
     }
     reply_empty(x); /* of any request: it may be over by now */

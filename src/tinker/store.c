@@ -3,6 +3,7 @@
  *   session.json      its name and metadata; without it the session has ended
  *   samplers          calls that made samplers of the base model and of checkpoints
  *   sample-N/         weights of a sampler without a name, of the last few
+ *   asample           requests to sample, and which of them have had their results fetched
  *   train-N/calls     a model's calls and what came of them, in the order of their coming; the first one makes it
  *   train-N/state-K/  its weights and moments behind call K, when it had no gradients
  *
@@ -19,44 +20,21 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "tinker/internal.h"
+#include "tinker/records.h"
 
 enum { MAX_SESSION = 1 << 20 };
 /* Behind the numbers of enum call_kind: what came of a call, and a call whose body is not needed any more. */
-enum { RESULT_JSON = 32, RESULT_PROTO = 33, RESULT_FAILED = 34, CALL_IS_OVER = 64 };
-static const char session_file[] = "session.json", calls_file[] = "calls", samplers_file[] = "samplers";
+enum { RESULT_JSON = 32, RESULT_PROTO = 33, RESULT_FAILED = 34, CALL_IS_OVER = 64, SAMPLE_IS_OVER = 65 };
+enum { TRIM_BYTES = 16 << 20 };
+static const char session_file[] = "session.json", calls_file[] = "calls", samplers_file[] = "samplers",
+                  samples_file[] = "asample";
 
-/* ---- records ------------------------------------------------------------------------------------------------------*/
-
-static const uint32_t magic = 0x6b72746bU;
-struct store_record { /* as it stands in a file; n bytes follow */
-    uint32_t magic, kind;
-    int64_t seq;
-    uint64_t n, hash;
-    char content[64]; /* a digest's digits */
-};
-
-static void put_record(struct str *out, uint32_t kind, int64_t seq, const char *content, const void *body, size_t n) {
-    struct store_record r = {.magic = magic, .kind = kind, .seq = seq, .n = n, .hash = hash_bytes(body, n, kind)};
-    if (content) memcpy(r.content, content, sizeof r.content);
-    str_add(out, (const char *)&r, sizeof r);
-    str_add(out, body, n);
-}
-
-/* The record at *at, which moves behind it. False: there is none that is whole. */
-static bool next_record(const struct fs_map *m, size_t *at, struct store_record *r, const char **body) {
-    if (m->len - *at < sizeof *r) return false;
-    memcpy(r, m->data + *at, sizeof *r);
-    if (r->magic != magic || r->n > m->len - *at - sizeof *r) return false;
-    *body = (const char *)m->data + *at + sizeof *r;
-    if (r->hash != hash_bytes(*body, r->n, r->kind)) return false;
-    *at += sizeof *r + r->n;
-    return true;
-}
+/* ---- files of records --------------------------------------------------------------------------------------------*/
 
 static enum status append(int fd, uint32_t kind, int64_t seq, const char *content, const void *body, size_t n,
                           struct err *e) {
     CLEANUP_STR struct str s = STR_INIT;
-    put_record(&s, kind, seq, content, body, n);
+    record_put(&s, kind, seq, content, body, n);
     if (fs_write_all(fd, s.p, s.len)) return ST_OK;
     return FAIL(e, ST_IO, "a call cannot be kept: %s", strerror(errno));
 }
@@ -81,6 +59,8 @@ enum status store_session(const struct tinker *t, const struct tinker_session *s
     js_put_str(&out, "owner", s->tenant->id);
     js_put_str(&out, "name", s->name);
     js_put_str(&out, "metadata", s->metadata);
+    js_put_str(&out, "project", s->project);
+    js_put_i64(&out, "made", s->made);
     js_end(&out, '}');
     return fs_write_atomic(path, out.p, out.len, e);
 }
@@ -141,6 +121,83 @@ void store_snapshot(struct task *w, struct policy *p) {
         add_snapshot(w->run, xstrdup(w->folder));
     else
         log_warn("a restart will not find the sampler %s: %s", w->sampler->id, e.msg);
+}
+
+/* ---- requests to sample -------------------------------------------------------------------------------------------*/
+
+static uint64_t content_hash(const struct record *c) { return hash_bytes(c->content, sizeof c->content, 0); }
+
+static int by_number(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The requests of a file of which no result was fetched, as records. */
+static int unfetched(const struct fs_map *m, struct str *out) {
+    CLEANUP_FREE uint64_t *over = NULL;
+    struct record c;
+    const char *body;
+    size_t n_over = 0, cap = 0;
+    int n = 0;
+    for (size_t at = 0; record_next(m->data, m->len, &at, &c, &body);) {
+        if (c.kind != SAMPLE_IS_OVER) continue;
+        if (n_over == cap) over = xrealloc(over, (cap = cap ? 2 * cap : 256) * sizeof *over);
+        over[n_over++] = content_hash(&c);
+    }
+    if (n_over > 0) qsort(over, n_over, sizeof *over, by_number);
+    for (size_t at = 0; record_next(m->data, m->len, &at, &c, &body);) {
+        const uint64_t hash = content_hash(&c);
+        if (c.kind != CALL_SAMPLE || (n_over > 0 && bsearch(&hash, over, n_over, sizeof *over, by_number))) continue;
+        record_put(out, c.kind, c.seq, c.content, body, c.n);
+        n++;
+    }
+    return n;
+}
+
+static char *samples_path(const struct tinker *t, const struct tinker_session *s) {
+    CLEANUP_FREE char *dir = folder_of(t, s);
+    return fs_join(dir, samples_file);
+}
+
+/* Leaves out of the file what nobody needs. */
+static enum status trim_samples(const struct tinker *t, struct tinker_session *s, struct err *e) {
+    CLEANUP_FREE char *path = samples_path(t, s);
+    CLEANUP_STR struct str out = STR_INIT;
+    struct fs_map m;
+    TRY(fs_map_open(path, &m, e));
+    s->unfetched = unfetched(&m, &out);
+    fs_map_close(&m);
+    TRY(fs_write_atomic(path, out.p, out.len, e));
+    close(s->samples);
+    s->samples_bytes = (int64_t)out.len;
+    s->samples_trim = i64_max(TRIM_BYTES, 2 * s->samples_bytes);
+    return open_log(path, &s->samples, e);
+}
+
+static enum status put_sample(const struct tinker *t, struct tinker_session *s, uint32_t kind, const char *content,
+                              const char *body, size_t n, struct err *e) {
+    CLEANUP_FREE char *path = samples_path(t, s);
+    if (s->samples < 0) TRY(open_log(path, &s->samples, e));
+    TRY(append(s->samples, kind, 0, content, body, n, e));
+    s->samples_bytes += (int64_t)(sizeof(struct record) + n);
+    return s->samples_bytes > i64_max(s->samples_trim, TRIM_BYTES) ? trim_samples(t, s, e) : ST_OK;
+}
+
+enum status store_sample(const struct tinker *t, struct tinker_session *s, const struct incoming *in, struct err *e) {
+    const struct digest d = digest_of(in->body, in->n);
+    TRY(put_sample(t, s, CALL_SAMPLE, d.hex, in->body, in->n, e));
+    s->unfetched++;
+    return ST_OK;
+}
+
+void store_sample_over(const struct tinker *t, const struct future *f) {
+    struct tinker_session *s = f->owner;
+    struct err e = {0};
+    if (s->finished || s->samples < 0) return;
+    if (put_sample(t, s, SAMPLE_IS_OVER, f->content.hex, "", 0, &e) != ST_OK) log_warn("%s", e.msg);
+    if (--s->unfetched > 0) return;
+    s->samples_bytes = 0;
+    if (ftruncate(s->samples, 0) != 0) log_warn("%s: requests to sample: %s", s->id, strerror(errno));
 }
 
 /* ---- models and their calls ---------------------------------------------------------------------------------------*/
@@ -237,15 +294,15 @@ static int64_t newest_state(const char *dir) {
 /* What of a file of calls is needed where the state behind `seq` is there. */
 static void put_needed(struct tinker *t, const struct tinker_run *r, const struct fs_map *m, int64_t seq,
                        struct str *out) {
-    struct store_record c;
+    struct record c;
     const char *body;
-    for (size_t at = 0; next_record(m, &at, &c, &body);) {
+    for (size_t at = 0; record_next(m->data, m->len, &at, &c, &body);) {
         CLEANUP_STR struct str id = STR_INIT;
         str_addf(&id, "%s#%lld", r->id, (long long)c.seq);
         const bool over = c.seq > 0 && c.seq <= seq;
         if (over && !future_find(t, id.p)) continue; /* its result is too old to be asked for */
         const bool drop = over && c.kind < CALL_SAMPLER && c.kind != CALL_SAVE_SAMPLER;
-        put_record(out, drop ? c.kind | CALL_IS_OVER : c.kind, c.seq, c.content, body, drop ? 0 : c.n);
+        record_put(out, drop ? c.kind | CALL_IS_OVER : c.kind, c.seq, c.content, body, drop ? 0 : c.n);
     }
 }
 
@@ -287,7 +344,7 @@ void store_resume(struct tinker_run *r, struct task *w) {
 /* The whole records of a file. */
 struct store_log {
     struct store_entry {
-        struct store_record r;
+        struct record r;
         const char *body;
     } * entry;
     size_t n, cap, bytes;
@@ -296,7 +353,7 @@ struct store_log {
 static void read_log(const struct fs_map *m, struct store_log *out) {
     struct store_entry one;
     *out = (struct store_log){0};
-    while (next_record(m, &out->bytes, &one.r, &one.body)) {
+    while (record_next(m->data, m->len, &out->bytes, &one.r, &one.body)) {
         if (out->n == out->cap) {
             out->cap = out->cap ? 2 * out->cap : 256;
             out->entry = xrealloc(out->entry, out->cap * sizeof *out->entry);
@@ -315,7 +372,7 @@ static const struct store_entry *find_result(const struct store_log *l, int64_t 
 }
 
 /* A call that is over: its future, with its result. */
-static void restore_result(struct tinker *t, struct tinker_run *r, const struct store_record *call,
+static void restore_result(struct tinker *t, struct tinker_run *r, const struct record *call,
                            const struct store_entry *result) {
     CLEANUP_STR struct str id = STR_INIT, bytes = STR_INIT;
     struct digest content = {{0}};
@@ -324,11 +381,11 @@ static void restore_result(struct tinker *t, struct tinker_run *r, const struct 
     struct future *f = future_make(t, id.p, r->session, &content);
     str_add(&bytes, result->body, result->r.n);
     future_done(f, &bytes, result->r.kind == RESULT_PROTO);
-    future_read(f); /* most were; who was not told yet asks soon */
+    future_read(t, f); /* most were; who was not told yet asks soon */
 }
 
 /* A sampler without a name, of a call that is over; its weights are there if it is one of the last. */
-static void restore_snapshot(struct tinker *t, struct tinker_run *r, const struct store_record *c, const char *body) {
+static void restore_snapshot(struct tinker *t, struct tinker_run *r, const struct record *c, const char *body) {
     const struct incoming in = {.body = body, .n = c->n};
     CLEANUP_JSON json_t *j = incoming_json(&in);
     CLEANUP_STR struct str id = STR_INIT;
@@ -343,6 +400,7 @@ static void restore_snapshot(struct tinker *t, struct tinker_run *r, const struc
     }
     struct tinker_sampler *m = sampler_add(t, r->session, id.p, r->base);
     memcpy(m->content.hex, c->content, sizeof c->content);
+    m->run = r;
     add_snapshot(r, xstrdup(folder));
     sampler_open_folder(t, m, folder);
 }
@@ -360,7 +418,7 @@ static bool makes_checkpoint(uint32_t kind, const struct store_entry *entry) {
 
 static void restore_call(struct tinker *t, struct tinker_run *r, const struct store_log *l,
                          const struct store_entry *entry, int64_t kept) {
-    const struct store_record *c = &entry->r;
+    const struct record *c = &entry->r;
     const uint32_t kind = c->kind & ~(uint32_t)CALL_IS_OVER;
     const struct store_entry *result = find_result(l, c->seq);
     const bool over = c->seq <= kept;
@@ -409,24 +467,42 @@ static void restore_run(struct tinker *t, struct tinker_session *s, const char *
 static void restore_samplers(struct tinker *t, const char *dir) {
     CLEANUP_FREE char *path = fs_join(dir, samplers_file);
     struct fs_map m;
-    struct store_record c;
+    struct record c;
     struct err e;
     const char *body;
     if (!fs_is_file(path) || fs_map_open(path, &m, &e) != ST_OK) return;
-    for (size_t at = 0; next_record(&m, &at, &c, &body);)
+    for (size_t at = 0; record_next(m.data, m.len, &at, &c, &body);)
         sampler_take(t, &(struct incoming){.kind = CALL_SAMPLER, .body = body, .n = c.n});
+    fs_map_close(&m);
+}
+
+/* Requests of which nobody has had the result are sampled again, with the same result. */
+static void restore_samples(struct tinker *t, struct tinker_session *s) {
+    CLEANUP_FREE char *path = samples_path(t, s);
+    struct fs_map m;
+    struct record c;
+    struct err e = {0};
+    const char *body;
+    enum status st = fs_is_file(path) ? open_log(path, &s->samples, &e) : ST_INVALID;
+    if (st == ST_OK) st = trim_samples(t, s, &e);
+    if (st == ST_OK) st = fs_map_open(path, &m, &e);
+    if (st != ST_OK) return;
+    for (size_t at = 0; record_next(m.data, m.len, &at, &c, &body);)
+        sample_take(t, &(struct incoming){.kind = CALL_SAMPLE, .body = body, .n = c.n});
     fs_map_close(&m);
 }
 
 static struct tinker_session *restore_session(struct tinker *t, const char *dir, const char *id, struct err *e) {
     CLEANUP_FREE char *path = fs_join(dir, session_file);
     CLEANUP_JSON json_t *j = NULL;
-    const char *name = NULL, *metadata = NULL, *owner = "";
+    const char *name = NULL, *metadata = NULL, *owner = "", *project = NULL;
     struct tinker_session *s = xcalloc(1, sizeof *s);
     enum status st = js_load(path, MAX_SESSION, &j, e);
     if (st == ST_OK) st = js_opt_str(j, path, "owner", &owner, e);
     if (st == ST_OK) st = js_opt_str(j, path, "name", &name, e);
     if (st == ST_OK) st = js_opt_str(j, path, "metadata", &metadata, e);
+    if (st == ST_OK) st = js_opt_str(j, path, "project", &project, e);
+    if (st == ST_OK) st = js_opt_i64(j, path, "made", &s->made, e);
     if (st == ST_OK && strlen(id) >= sizeof s->id) st = FAIL(e, ST_PARSE, "%s: no session has this name", path);
     if (st != ST_OK) {
         free(s);
@@ -436,7 +512,9 @@ static struct tinker_session *restore_session(struct tinker *t, const char *dir,
     s->tenant = tenant_by_id(t, owner);
     s->name = name ? xstrdup(name) : NULL;
     s->metadata = metadata ? xstrdup(metadata) : NULL;
+    s->project = project ? xstrdup(project) : NULL;
     s->heard = tinker_now_s();
+    s->samples = -1;
     s->next = t->sessions;
     return t->sessions = s;
 }
@@ -458,6 +536,7 @@ static void go_on_with(struct tinker *t, const char *id) {
     }
     free(names);
     restore_samplers(t, dir);
+    restore_samples(t, s);
     log_info("tinker: session %s goes on", id);
 }
 

@@ -412,6 +412,7 @@ static void end_sampler(struct task *w) {
         task_begin(drop);
     }
     sampler_is_ready(w->t, m);
+    if (m->run) samplers_trim(w->t, m->run);
 }
 
 static void task_done(struct model_call *c) {

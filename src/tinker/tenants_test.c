@@ -98,6 +98,14 @@ static void assert_all_hidden(const struct things *a) {
     assert_hidden("DELETE", at, NULL, "first");
     assert_hidden("POST", TEXT("%s/publish", at), NULL, "first");
     assert_hidden("PUT", TEXT("%s/ttl", at), "{\"ttl_seconds\":null}", "first");
+    assert_hidden("PUT", TEXT("sessions/%s/project", a->session), "{\"project_id\":\"mine\"}", a->session);
+    assert_hidden("POST", "copy_weights", TEXT("{\"source_path\":\"%s\",\"destination_project_id\":\"p\"}", a->path),
+                  "first");
+    assert_hidden("POST", "join_sampling_session", TEXT("{\"sampling_session_id\":\"%s\"}", a->sampler), a->sampler);
+    assert_hidden("POST", "retrieve_futures", TEXT("{\"target\":{\"sampling_session_id\":\"%s\"}}", a->sampler),
+                  a->sampler);
+    EXPECT(post("sessions/search", "{}"), 200, "\"sessions\":[]");
+    EXPECT(call("GET", "billing/usage/checkpoints/current", NULL), 200, "\"data\":[]");
     assert_hidden("POST", "asample",
                   TEXT("{\"sampling_session_id\":\"%s\",\"seq_id\":1,\"prompt\":{\"chunks\":[{\"type\":\"encoded_"
                        "text\",\"tokens\":[5]}]},\"sampling_params\":{\"max_tokens\":1}}",

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -137,6 +138,7 @@ static void client_config_begin(void *tinker, struct http_exchange *x) {
     /* The first two make versions 0.22 to 0.24 send the same requests as later ones. The last one tells a client of
      * this program that asample knows the member "stream" (calls.h). */
     str_adds(&out, "{\"proto_write_fwdbwd\":true,\"fwd_via_fwdbwd\":true,\"sample_max_concurrent_requests\":512,"
+                   "\"sample_use_retrieve_futures\":true,\"sample_join_sampling_session\":true,"
                    "\"kernelrl_streams\":true}");
     http_reply_json(x, 200, &out);
 }
@@ -163,30 +165,39 @@ static void healthz_begin(void *tinker, struct http_exchange *x) {
     http_reply_json(x, 200, &out);
 }
 
+bool random_name(char out[40]) {
+    uint64_t r[2];
+    if (getrandom(r, sizeof r, 0) != sizeof r) return false;
+    snprintf(out, 40, "%08x-%04x-4%03x-a%03x-%012llx", (unsigned)(r[0] >> 32), (unsigned)(r[0] >> 16) & 0xffffU,
+             (unsigned)r[0] & 0xfffU, (unsigned)(r[1] >> 48) & 0xfffU, (unsigned long long)(r[1] & 0xffffffffffffULL));
+    return true;
+}
+
 static void create_session_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
     CLEANUP_JSON json_t *j = body_json(x);
     struct err e = {0};
     struct str out = STR_INIT;
-    uint64_t r[2];
-    const char *name = NULL;
+    const char *name = NULL, *project = NULL;
     if (!j || !model_is_up(t, x)) return;
     const json_t *metadata = json_object_get(j, "user_metadata");
-    if (js_opt_str(j, "body", "display_name", &name, &e) != ST_OK) {
+    if (js_opt_str(j, "body", "display_name", &name, &e) != ST_OK ||
+        js_opt_str(j, "body", "project_id", &project, &e) != ST_OK) {
         reply_detail(x, 422, "%s", e.msg);
         return;
     }
-    if (getrandom(r, sizeof r, 0) != sizeof r) {
+    struct tinker_session *s = xcalloc(1, sizeof *s);
+    if (!random_name(s->id)) {
+        free(s);
         reply_detail(x, 500, "no random numbers: %s", strerror(errno));
         return;
     }
-    struct tinker_session *s = xcalloc(1, sizeof *s);
-    snprintf(s->id, sizeof s->id, "%08x-%04x-4%03x-a%03x-%012llx", (unsigned)(r[0] >> 32),
-             (unsigned)(r[0] >> 16) & 0xffffU, (unsigned)r[0] & 0xfffU, (unsigned)(r[1] >> 48) & 0xfffU,
-             (unsigned long long)(r[1] & 0xffffffffffffULL));
+    s->project = project ? xstrdup(project) : NULL;
+    s->made = (int64_t)time(NULL);
     s->name = name ? xstrdup(name) : NULL;
     s->metadata = json_is_object(metadata) ? json_dumps(metadata, JSON_COMPACT) : NULL;
     s->tenant = tenant_of(t, x);
+    s->samples = -1;
     s->heard = tinker_now_s();
     s->next = t->sessions;
     t->sessions = s;
@@ -246,21 +257,33 @@ void session_settle(struct tinker *t, struct tinker_session *s) {
     }
 }
 
-void session_finish(struct tinker *t, struct tinker_session *s) {
+void session_finish(struct tinker *t, struct tinker_session *s, const char *reason) {
+    static const char *const reasons[] = {"interrupted", "success", "errored"};
     if (s->finished) return;
     s->finished = true;
+    s->reason = reasons[0];
+    for (size_t i = 0; reason && i < ARRAY_LEN(reasons); i++)
+        if (strcmp(reason, reasons[i]) == 0) s->reason = reasons[i];
     store_end_session(t, s, false);
     for (struct tinker_run *r = t->runs; r; r = r->next)
         if (r->session == s) run_fail_held(t, r, "the session has ended");
     samplings_end(t, s);
+    for (struct tinker_sampler *m = t->samplers; m; m = m->next)
+        if (m->session == s) completions_wake(m); /* they are told that the session has ended */
+    if (s->samples >= 0) close(s->samples);
+    s->samples = -1;
     session_settle(t, s);
 }
 
-/* sessions/ID/finish */
+/* sessions/ID/finish and sessions/search */
 static void session_post_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
     const char *tail = http_tail(x), *slash = strchr(tail, '/');
     if (!model_is_up(t, x)) return;
+    if (strcmp(tail, "search") == 0) {
+        sessions_search_begin(t, x);
+        return;
+    }
     if (!slash || strcmp(slash, "/finish") != 0) {
         reply_detail(x, 404, "there is no such call");
         return;
@@ -271,7 +294,9 @@ static void session_post_begin(void *tinker, struct http_exchange *x) {
         reply_detail(x, 403, "there is no session \"%.200s\" here", id);
         return;
     }
-    session_finish(t, s);
+    CLEANUP_JSON json_t *j = body_json(x);
+    if (!j) return;
+    session_finish(t, s, json_string_value(json_object_get(json_object_get(j, "reason"), "type")));
     reply_empty(x);
 }
 
@@ -282,12 +307,13 @@ void tinker_tick(struct tinker *t) {
     t->ticked = now;
     futures_age(t, now);
     futures_trim(t, now);
+    completions_age(t, now);
     runs_mind_gaps(t, now);
     checkpoints_age(t, (int64_t)time(NULL));
     for (struct tinker_session *s = t->sessions; s; s = s->next)
         if (!s->finished && now - s->heard > SESSION_S) {
             log_info("tinker: session %s: not heard of for %d minutes, ended", s->id, SESSION_S / 60);
-            session_finish(t, s);
+            session_finish(t, s, NULL);
         }
 }
 
@@ -327,7 +353,15 @@ static const struct http_route routes[] = {
     POST("save_weights", save_weights_begin),
     POST("save_weights_for_sampler", save_sampler_begin),
     POST("save_weights_external", save_external_begin),
+    {.method = "POST",
+     .path = API "retrieve_futures",
+     .access = HTTP_KEY,
+     .body = HTTP_JSON_BODY,
+     .begin = retrieve_many_begin,
+     .event = retrieve_many_event,
+     .end = retrieve_many_end},
     POST("create_sampling_session", create_sampler_begin),
+    POST("join_sampling_session", join_sampler_begin),
     POST("asample", sample_begin),
     POST("cancel_future", cancel_begin),
     {.method = "POST",
@@ -353,9 +387,16 @@ static const struct http_route routes[] = {
      .begin = run_put_begin},
     GET("checkpoints", checkpoints_list_begin),
     POST("weights_info", weights_info_begin),
+    POST("copy_weights", copy_weights_begin),
+    GET("billing/usage/checkpoints/current", storage_usage_begin),
     GET("samplers/*", sampler_get_begin),
     GET("sessions", sessions_list_begin),
     GET("sessions/*", session_get_begin),
+    {.method = "PUT",
+     .path = API "sessions/*",
+     .access = HTTP_KEY,
+     .body = HTTP_JSON_BODY,
+     .begin = session_project_begin},
     {.method = "GET", .path = API "files/*", .access = HTTP_OPEN, .begin = file_get_begin},
     {.method = "GET", .path = API "*", .access = HTTP_KEY, .begin = unknown_begin},
     {.method = "POST", .path = API "*", .access = HTTP_KEY, .body = HTTP_ANY_BODY, .begin = unknown_begin},
@@ -371,6 +412,7 @@ enum status tinker_open(const struct tinker_options *o, struct serve *s, struct 
     struct tinker *t = xcalloc(1, sizeof *t);
     *out = NULL;
     t->o = o;
+    t->completions = (int64_t)time(NULL) << 20; /* above those of the server before */
     t->serve = s;
     t->thread = serve_thread(s);
     enum status st = comm_open("self", NULL, &t->comm, e);
@@ -423,12 +465,15 @@ void tinker_close(struct tinker *t) {
         free(m->id);
         free(m->path);
         free(m->base);
+        completions_free(m);
         free(m);
     }
     for (struct tinker_session *s = t->sessions, *next; s; s = next) {
         next = s->next;
+        if (s->samples >= 0) close(s->samples);
         free(s->name);
         free(s->metadata);
+        free(s->project);
         free(s);
     }
     checkpoints_close(t);

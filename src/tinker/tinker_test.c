@@ -672,6 +672,133 @@ static void restart_often(int keep) {
     close_all();
 }
 
+/* ---- requests to sample -------------------------------------------------------------------------------------------*/
+
+static struct answer ask(const char *sampler, int64_t seq, int tokens) {
+    return post("asample", arena_printf(&memory,
+                                        "{\"sampling_session_id\":\"%s\",\"seq_id\":%lld,\"num_samples\":2,\"prompt\":{"
+                                        "\"chunks\":[{\"tokens\":[5,6]}]},\"sampling_params\":{\"max_tokens\":%d,"
+                                        "\"stop\":[]}}",
+                                        sampler, (long long)seq, tokens));
+}
+
+static struct answer poll_many(const char *sampler, int clone, int64_t cursor, const char *more) {
+    return post("retrieve_futures", arena_printf(&memory,
+                                                 "{\"target\":{\"type\":\"sampling_session\",\"sampling_session_id\":"
+                                                 "\"%s\",\"cloned_sampler_id\":%d},\"prev_cursor\":%lld%s}",
+                                                 sampler, clone, (long long)cursor, more));
+}
+
+/* How many requests an answer names as ended, and its cursor. */
+static int read_many(struct answer a, int64_t *cursor) {
+    CLEANUP_JSON json_t *j = json_loadb(a.body, a.n, 0, NULL);
+    if (a.status != 200) fail_msg("%d %s", a.status, a.body);
+    *cursor = json_integer_value(json_object_get(j, "cursor"));
+    return (int)json_array_size(json_object_get(j, "completions"));
+}
+
+static const char *base_sampler(const char *session, int number) {
+    const struct answer a =
+        post("create_sampling_session",
+             arena_printf(&memory, "{\"session_id\":\"%s\",\"sampling_session_seq_id\":%d,\"base_model\":\"%s\"}",
+                          session, number, tokenizer));
+    return member(&a, "sampling_session_id");
+}
+
+/* One poll tells of all requests of a sampler, each once; those of a clone are told to the clone. */
+static void test_many_futures(void **state) {
+    (void)state;
+    open_all(4);
+    const char *s = new_session(), *m = base_sampler(s, 0);
+    int64_t cursor, end, clones;
+    EXPECT(post("join_sampling_session", arena_printf(&memory, "{\"sampling_session_id\":\"%s\"}", m)), 200,
+           "\"client_counter\":1");
+    EXPECT(post("join_sampling_session", arena_printf(&memory, "{\"sampling_session_id\":\"%s\"}", m)), 200,
+           "\"client_counter\":2");
+    assert_int_equal(read_many(poll_many(m, 0, 0, ",\"timeout\":0"), &cursor), 0);
+    struct answer p[3];
+    for (int i = 0; i < 3; i++) p[i] = ask(m, i, 5);
+    int told = 0;
+    cursor = 0;
+    while (told < 3) told += read_many(poll_many(m, 0, cursor, ""), &cursor);
+    assert_int_equal(told, 3);
+    EXPECT(ask(m, 2000000000, 600), 200, "request_id"); /* it does not fit, and fails */
+    EXPECT(poll_many(m, 2, cursor, ""), 200, "\"state\":\"failed\"");
+    assert_int_equal(read_many(poll_many(m, 0, cursor, ",\"timeout\":0"), &end), 0);
+    assert_int_equal(read_many(poll_many(m, 2, 0, ",\"timeout\":0"), &clones), 1);
+    assert_true(end == clones && end > cursor);
+    assert_int_equal(read_many(poll_many(m, 0, end + 1000000, ",\"timeout\":0"), &end), 3); /* no number of ours */
+    for (int i = 0; i < 3; i++) (void)result_of(&p[i]);
+    EXPECT(poll_many("nobody", 0, 0, ""), 404, "no sampling session");
+    EXPECT(post("retrieve_futures", "{\"target\":{}}"), 422, "sampling_session_id");
+    EXPECT(post(arena_printf(&memory, "sessions/%s/finish", s), "{\"reason\":{\"type\":\"success\"}}"), 200, "{}");
+    EXPECT(poll_many(m, 0, end, ""), 410, "has ended");
+    close_all();
+}
+
+/* A model has its last samplers without a name; an older one is gone, and says so. */
+static void test_old_samplers_go(void **state) {
+    (void)state;
+    open_all(4);
+    const char *s = new_session(), *m = new_model(s, 0, ALL_PARTS);
+    struct answer last = {0};
+    for (int i = 0; i <= SNAPSHOTS; i++) last = snapshot(m, i + 1, i);
+    EXPECT(result_of(&last), 200, "sampling_session_id");
+    EXPECT(ask(arena_printf(&memory, "%s:sample:0", s), 0, 5), 410, "has the last 64");
+    EXPECT(done(ask(arena_printf(&memory, "%s:sample:1", s), 0, 5)), 200, "");
+    EXPECT(done(ask(arena_printf(&memory, "%s:sample:%d", s, SNAPSHOTS), 0, 5)), 200, "");
+    close_all();
+}
+
+/* A server that ends with requests in every state: the next one has the samples that this one would have had, tells of
+ * them, and knows which have been fetched. */
+static void test_samples_survive(void **state) {
+    char s[64], m[80], promise[3][120];
+    struct wire_sample first;
+    struct err e;
+    int64_t cursor;
+    (void)state;
+    open_all(4);
+    snprintf(s, sizeof s, "%s", new_session());
+    snprintf(m, sizeof m, "%s", base_sampler(s, 0));
+    struct answer p = ask(m, 0, 5);
+    const struct answer fetched = result_of(&p);
+    assert_int_equal(wire_read_sample(fetched.body, fetched.n, &memory, &first, &e), ST_OK);
+    p = ask(m, 1, 5);
+    snprintf(promise[1], sizeof promise[1], "%s", member(&p, "request_id"));
+    assert_int_equal(read_many(poll_many(m, 0, 0, ""), &cursor), 1); /* the first one; the second may take a while */
+    for (int told = 0; told < 1;) told += read_many(poll_many(m, 0, cursor, ""), &cursor);
+    p = ask(m, 2, 400);
+    snprintf(promise[2], sizeof promise[2], "%s", member(&p, "request_id"));
+    restart();
+    int told = 0;
+    while (told < 2) told += read_many(poll_many(m, 0, cursor, ""), &cursor);
+    assert_int_equal(told, 2);
+    struct wire_sample got[3];
+    for (int i = 1; i < 3; i++) {
+        const struct answer a = post("retrieve_future", arena_printf(&memory, "{\"request_id\":\"%s\"}", promise[i]));
+        assert_int_equal(a.status, 200);
+        assert_int_equal(wire_read_sample(a.body, a.n, &memory, &got[i], &e), ST_OK);
+        assert_int_equal(got[i].sequence[1].n, i == 1 ? 5 : 400);
+    }
+    EXPECT(post("retrieve_future", arena_printf(&memory, "{\"request_id\":\"%s#0\"}", m)), 410, "");
+    CLEANUP_STR struct str path = STR_INIT;
+    struct stat st;
+    str_addf(&path, "%s/sessions/%s/asample", state_dir, s);
+    assert_int_equal(stat(path.p, &st), 0);
+    assert_int_equal(st.st_size, 0); /* all were fetched */
+    int32_t ids[400];
+    memcpy(ids, got[2].sequence[1].ids, sizeof ids);
+    p = ask(m, 3, 400);
+    restart();
+    restart();
+    p = ask(m, 3, 400); /* sent again, since its reply was lost: the promise is the one from before */
+    const struct answer again = result_of(&p);
+    assert_int_equal(wire_read_sample(again.body, again.n, &memory, &first, &e), ST_OK);
+    assert_memory_not_equal(ids, first.sequence[1].ids, sizeof ids);
+    close_all();
+}
+
 static void test_restarts_without_states(void **state) {
     (void)state;
     restart_often(300);
@@ -695,6 +822,9 @@ int main(int argc, char **argv) {
         TEST(test_results_are_bounded),
         TEST(test_checkpoints),
         TEST(test_ends),
+        TEST(test_many_futures),
+        TEST(test_old_samplers_go),
+        TEST(test_samples_survive),
         TEST(test_restarts_without_states),
         TEST(test_restarts_with_states),
     };

@@ -157,10 +157,28 @@ enum status wire_tensor_read(struct wire_memory *w, struct proto m, struct wire_
     return sparse ? fill_csr(w, &m, &csr, out, e) : fill_dense(w, &m, &dense, out, e);
 }
 
+/* The cells that are listed, as a SparseCsr. */
+static void put_csr(struct str *out, const struct wire_tensor *t) {
+    CLEANUP_STR struct str values = STR_INIT, m = STR_INIT;
+    const char *cells = t->dtype == WIRE_F32 ? (const char *)t->f : (const char *)t->i;
+    const size_t size = size_of(t->dtype);
+    const int64_t rows = t->dim[0], n = t->crow[rows];
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = t->crow[r]; k < t->crow[r + 1]; k++)
+            str_add(&values, cells + (size_t)(r * t->dim[1] + t->col[k]) * size, size);
+    proto_put_bytes(&m, 1, values.p, values.len);
+    proto_put_bytes(&m, 2, t->crow, (size_t)(rows + 1) * sizeof *t->crow);
+    proto_put_bytes(&m, 3, t->col, (size_t)n * sizeof *t->col);
+    proto_put_bytes(out, 2, m.p, m.len);
+}
+
 void wire_tensor_put(struct str *out, uint32_t number, const struct wire_tensor *t) {
     CLEANUP_STR struct str m = STR_INIT;
-    proto_put_bytes(&m, 1, t->dtype == WIRE_F32 ? (const void *)t->f : (const void *)t->i,
-                    (size_t)t->n * size_of(t->dtype));
+    if (t->crow)
+        put_csr(&m, t);
+    else
+        proto_put_bytes(&m, 1, t->dtype == WIRE_F32 ? (const void *)t->f : (const void *)t->i,
+                        (size_t)t->n * size_of(t->dtype));
     proto_put_varint(&m, 3, (uint64_t)t->dtype);
     proto_put_i64s(&m, 4, t->dim, t->nd);
     proto_put_bytes(out, number, m.p, m.len);

@@ -27,6 +27,8 @@ struct wire_tensor {
     int64_t n;  /* cells: the product of dim */
     float *f;   /* [n] of WIRE_F32, else NULL */
     int64_t *i; /* [n] of WIRE_I64, else NULL */
+    /* Of a matrix that is written: the cells that are listed, as CSR; NULL: all. Readers set neither. */
+    const int64_t *crow, *col; /* [rows + 1], [crow[rows]] */
 };
 
 enum wire_content { WIRE_NOTHING, WIRE_IMAGE, WIRE_DMEL /* audio */ };
@@ -103,7 +105,7 @@ struct wire_sample {
     const float *prompt_logp; /* [n_prompt], NaN where there is none; or NULL */
     int64_t n_prompt;
     struct wire_topk top;             /* of the prompt; k 0: none */
-    const struct wire_tensor *target; /* target_prompt_logprobs, dense float32; or NULL */
+    const struct wire_tensor *target; /* target_prompt_logprobs, float32; or NULL */
 };
 void wire_put_sample(struct str *out, const struct wire_sample *s);
 /* prompt_cache_hit_tokens and prompt_alt_tokens are checked and left out. */

@@ -9,8 +9,8 @@ cache=$HF_HOME/hub/models--Qwen--Qwen3-8B
 mkdir -p "$cache/refs" "$cache/snapshots/one"
 printf one >"$cache/refs/main"
 cp models/tiny/config.json models/tiny/tokenizer* "$cache/snapshots/one/"
-serve --tinker "$tmp/state" --alias Qwen/Qwen3-8B=models/tiny
-export TINKER_BASE_URL=$url
+serve --tinker "$tmp/state" --alias Qwen/Qwen3-8B=models/tiny --verify --jobs "$tmp/jobs.sqlite"
+export TINKER_BASE_URL=$url PYTHONPATH=$PWD/python
 recipe() { # NAME FOLDER: its metrics go to $tmp/NAME.json
     "$python" -W ignore tests/clients/cookbook_recipes.py "$1" "$tmp/$2" >"$tmp/log" 2>&1 || { tail -n 12 "$tmp/log"; return 1; }
     tail -n 1 "$tmp/log" >"$tmp/$1.json"
@@ -31,6 +31,9 @@ else
     check "rl_loop" recipe rl_loop rl_loop
     check "made its steps" holds rl_loop 'len(get("reward/total") or get("reward/mean") or get("optim/lr")) == 2'
 fi
+check "rl.train on our problems and verdicts" recipe kernels kernels
+check "each answer has a verdict, and what was sampled is what is trained" holds kernels \
+    'len(get("env/all/reward/total")) == 2 and get("optim/kl_sample_train_v1") == [0.0, 0.0]'
 check "sl_loop" recipe sl_loop sl_loop
 check "its loss falls" holds sl_loop 'get("train_mean_nll")[-1] < get("train_mean_nll")[0]'
 check "sl_loop goes on from its checkpoint" recipe sl_loop_resumed sl_loop

@@ -121,7 +121,38 @@ def dpo():
     )
 
 
+def kernels():
+    """rl.train on our problems and verdicts; the server gives both. KERNEL_STEPS: so many steps, instead of two."""
+    from kernelrl.for_tinker import KernelDatasetBuilder
+    from tinker_cookbook.rl import train
+
+    keys = ["level1/1_ReLU", "level1/2_LeakyReLU"] * int(os.environ.get("KERNEL_STEPS", "2"))
+    data = KernelDatasetBuilder(
+        renderer_name="qwen3_instruct",
+        model_name_for_tokenizer=MODEL,
+        batch_size=2,
+        group_size=8,
+        url=os.environ["TINKER_BASE_URL"],
+        key=os.environ["TINKER_API_KEY"],
+        keys=keys,
+    )
+    config = train.Config(
+        learning_rate=1e-3,
+        dataset_builder=data,
+        model_name=MODEL,
+        recipe_name="kernels",
+        renderer_name="qwen3_instruct",
+        lora_rank=8,
+        max_tokens=400,
+        log_path=FOLDER,
+        eval_every=0,
+        save_every=0,
+    )
+    asyncio.run(train.main(config))
+
+
 RECIPES = {
+    "kernels": kernels,
     "math_rl": math_rl,
     "rl_loop": rl_loop,
     "sl_loop": lambda: sl_loop(2),

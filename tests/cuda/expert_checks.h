@@ -189,6 +189,73 @@ static bool experts_by_row(struct backend *gpu, int64_t T, int64_t E, int64_t k,
     return ok;
 }
 
+/* gates of all rows: the bits of gather, linear and swiglu, one after the other. */
+static bool gates_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t k, int64_t F, int64_t depth) {
+    const int64_t P = T * k, sizes[] = {T * depth, P * depth, P * 2 * F, P * F};
+    struct rng rng = rng_make(92, (uint64_t)(T + E));
+    struct err e;
+    void *at[ARRAY_LEN(sizes)], *logits = gpu->mem_alloc(gpu, (size_t)(T * E) * 4),
+                                *memory = gpu->mem_alloc(gpu, (size_t)routing_words(T, E, k) * 4);
+    float *l = xmalloc((size_t)(T * E) * sizeof *l);
+    uint16_t *m = xmalloc((size_t)(2 * F * depth) * 2), *x = xmalloc((size_t)(T * depth) * 2),
+             *got[2] = {xmalloc((size_t)(P * F) * 2), xmalloc((size_t)(P * F) * 2)};
+    struct weight *w = xcalloc((size_t)E, sizeof *w);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) at[i] = gpu->mem_alloc(gpu, (size_t)sizes[i] * 2);
+    for (int64_t i = 0; i < E; i++) {
+        w[i] = (struct weight){.N = 2 * F, .K = depth, .dt = DT_BF16};
+        for (int64_t j = 0; j < 2 * F * depth; j++) m[j] = bf16_random(&rng);
+        gpu->weight_put(gpu, &w[i], 0, 2 * F, m);
+    }
+    for (int64_t i = 0; i < T * depth; i++) x[i] = bf16_random(&rng);
+    for (int64_t i = 0; i < T * E; i++) l[i] = (float)rng_normal(&rng);
+    gpu->mem_put(gpu, logits, l, (size_t)(T * E) * 4);
+    gpu->mem_put(gpu, at[0], x, (size_t)(T * depth) * 2);
+    const struct routing r = routing_in(memory, T, E, k);
+    const struct tensor h = tensor_of(at[0], DT_BF16, T, depth), hp = tensor_of(at[1], DT_BF16, P, depth);
+    const struct tensor gu = tensor_of(at[2], DT_BF16, P, 2 * F), y = tensor_of(at[3], DT_BF16, P, F);
+    gpu->experts->route(gpu, &r, tensor_full(logits, T, E), true, false);
+    for (int i = 0; i < 2; i++) {
+        gpu->mem_zero(gpu, at[3], (size_t)(P * F) * 2);
+        if (i == 0) {
+            gpu->experts->gates(gpu, y, gu, hp, h, w, &r);
+        } else {
+            gpu->experts->gather(gpu, hp, h, &r);
+            gpu->experts->linear(gpu, gu, hp, w, E, routing_places(&r), 1, false);
+            gpu->swiglu(gpu, y, gu);
+        }
+        gpu->mem_get(gpu, got[i], at[3], (size_t)(P * F) * 2);
+    }
+    const bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], (size_t)(P * F) * 2) == 0;
+    for (int64_t i = 0; i < E; i++) gpu->weight_free(gpu, &w[i]);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) gpu->mem_free(gpu, at[i]);
+    gpu->mem_free(gpu, logits);
+    gpu->mem_free(gpu, memory);
+    free(w), free(l), free(m), free(x), free(got[0]), free(got[1]);
+    return ok;
+}
+
+/* A router's product over bfloat16 rows has the CPU's bits for the same rows in float32, for few rows and many. */
+static bool router_as_on_cpu(struct backend *cpu, struct backend *gpu, int64_t T, int64_t N, int64_t depth) {
+    struct rng rng = rng_make(93, (uint64_t)T);
+    uint16_t *x = xmalloc((size_t)(T * depth) * 2);
+    float *wide = xmalloc((size_t)(T * depth) * sizeof *wide);
+    for (int64_t i = 0; i < T * depth; i++) wide[i] = (float)bf16_value(x[i] = bf16_random(&rng));
+    struct both y = both_make(cpu, gpu, NULL, (size_t)(T * N) * 4), w = both_random(cpu, gpu, N * depth, 8);
+    struct both rows = both_make(cpu, gpu, wide, (size_t)(T * depth) * 4);
+    gpu->mem_put(gpu, rows.p[1], x, (size_t)(T * depth) * 2);
+    for (int i = 0; i < 2; i++) {
+        struct backend *b = i ? gpu : cpu;
+        struct weight of = {.w = w.p[i], .N = N, .K = depth, .dt = DT_F32};
+        b->weight_pack(b, &of);
+        b->linear(b, tensor_full(y.p[i], T, N), tensor_of(rows.p[i], i ? DT_BF16 : DT_F32, T, depth), &of, NULL, false);
+        b->weight_free(b, &of);
+    }
+    const bool ok = both_same(&y, true, "router's logits") & both_same(&w, true, "router");
+    for (int i = 0; i < 2; i++) rows.be[i]->mem_free(rows.be[i], rows.p[i]);
+    free(x), free(wide);
+    return ok;
+}
+
 /* On a card, cuBLASLt's products sum k in another order than the experts' own kernel, so that only the emulated device
  * has the bits of `linear`. */
 static void test_experts(struct backend *gpu, bool emulated) {
@@ -202,13 +269,20 @@ static void test_experts(struct backend *gpu, bool emulated) {
            experts_as_on_cpu(cpu, gpu, 40, 8, 2, 24, 40, true) & experts_as_on_cpu(cpu, gpu, 7, 5, 5, 9, 13, false));
     report("one row, one expert, and more experts than rows",
            experts_as_on_cpu(cpu, gpu, 1, 1, 1, 16, 16, true) & experts_as_on_cpu(cpu, gpu, 3, 130, 8, 16, 24, false));
+    report("more experts a row than a warp's half", experts_as_on_cpu(cpu, gpu, 5, 40, 20, 16, 24, true));
     report("more experts than a launch takes", experts_as_on_cpu(cpu, gpu, 30, 300, 4, 8, 16, true));
     report(emulated ? "experts in bfloat16 as each row alone, and as linear has each one's rows"
                     : "experts in bfloat16 as each row alone",
            experts_by_row(gpu, 50, 6, 2, 48, 64, emulated) & experts_by_row(gpu, 5, 40, 4, 24, 40, emulated));
     report("experts of few, some and many rows, with tiles that are not full",
-           experts_by_row(gpu, 9, 3, 2, 136, 200, emulated) & experts_by_row(gpu, 70, 2, 1, 136, 104, emulated) &
-               experts_by_row(gpu, 180, 3, 2, 136, 72, emulated));
+           experts_by_row(gpu, 4, 3, 2, 136, 200, emulated) & experts_by_row(gpu, 9, 3, 2, 136, 200, emulated) &
+               experts_by_row(gpu, 70, 2, 1, 136, 104, emulated) & experts_by_row(gpu, 180, 3, 2, 136, 72, emulated));
+    report("gather, gates and what they gate in one", gates_in_one(gpu, 9, 6, 2, 24, 40) &
+                                                          gates_in_one(gpu, 60, 3, 2, 72, 136) &
+                                                          gates_in_one(gpu, 130, 3, 2, 72, 72));
+    report("a router over bfloat16 as on the CPU",
+           router_as_on_cpu(cpu, gpu, 3, 20, 200) & router_as_on_cpu(cpu, gpu, 9, 40, 136) &
+               router_as_on_cpu(cpu, gpu, 40, 130, 72) & router_as_on_cpu(cpu, gpu, 90, 130, 72));
     cpu->close(cpu);
 }
 

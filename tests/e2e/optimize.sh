@@ -98,7 +98,7 @@ check "asks nothing more" [ "$(wc -l <"$tmp/log")" = "$before" ]
 # ---- our own model: interrupted, it ends where it would have ended ----
 if [ -f models/tiny/model.safetensors ]; then
     tiny=("$KRL" optimize "$tmp/block.py" model_name=models/tiny max_tokens=200 measure_performance=false num_correct_trials=2
-        search.wave_answers=6 search.prompt_answers=3 search.islands=2 sandbox.cache_dir="$tmp/cache")
+        search.prompt_answers=3 search.islands=2 sandbox.cache_dir="$tmp/cache")
     same() { # FOLDER FOLDER: the same candidates, whenever they were found
         python3 - "$1" "$2" <<'PY'
 import json, sys
@@ -116,24 +116,20 @@ a, b = map(rows, sys.argv[1:])
 assert a == b and len(a) > 5, (len(a), len(b), [(x, y) for x, y in zip(a, b) if x != y][:1])
 PY
     }
-    for learn in false true; do
-        name=search
-        if [ $learn = true ]; then name=learning; fi
-        with=(train=$learn)
-        if [ $learn = true ]; then with+=(lora_rank=4 learning_rate=1e-3 search.wave_answers=4); fi
-        check "$name with our own model" eval '"${tiny[@]}" "${with[@]}" verdicts=14 output_path="$tmp/whole-$learn" || [ $? = 1 ]'
-        "${tiny[@]}" "${with[@]}" verdicts=14 output_path="$tmp/cut-$learn" >"$tmp/out" 2>&1 &
-        pid=$!
-        for _ in $(seq 600); do
-            [ "$(wc -l 2>/dev/null <"$tmp/cut-$learn/waves.jsonl" || echo 0)" -ge 3 ] && break || sleep 0.1
-        done
-        kill -KILL $pid 2>/dev/null
-        wait $pid 2>/dev/null
-        check "$name: killed, it goes on" eval '"${tiny[@]}" "${with[@]}" verdicts=14 output_path="$tmp/cut-$learn" || [ $? = 1 ]'
-        check "$name: and has found the same" same "$tmp/whole-$learn" "$tmp/cut-$learn"
+    tiny+=(search.wave_answers=4)
+    learn=(train=true lora_rank=4 learning_rate=1e-3)
+    check "learning with our own model" eval '"${tiny[@]}" "${learn[@]}" verdicts=14 output_path="$tmp/whole" || [ $? = 1 ]'
+    "${tiny[@]}" "${learn[@]}" verdicts=14 output_path="$tmp/cut" >"$tmp/out" 2>&1 &
+    pid=$!
+    for _ in $(seq 600); do
+        [ "$(wc -l 2>/dev/null <"$tmp/cut/waves.jsonl" || echo 0)" -ge 3 ] && break || sleep 0.1
     done
-    check "learning leaves an adapter" test -s "$tmp/whole-true/policy/adapter_model.safetensors"
-    check "that another search begins with" eval '"${tiny[@]}" verdicts=2 from="$tmp/whole-true" output_path="$tmp/from" || [ $? = 1 ]'
+    kill -KILL $pid 2>/dev/null
+    wait $pid 2>/dev/null
+    check "killed, it goes on" eval '"${tiny[@]}" "${learn[@]}" verdicts=14 output_path="$tmp/cut" || [ $? = 1 ]'
+    check "and has found the same" same "$tmp/whole" "$tmp/cut"
+    check "learning leaves an adapter" test -s "$tmp/whole/policy/adapter_model.safetensors"
+    check "that another search begins with" eval '"${tiny[@]}" verdicts=2 from="$tmp/whole" output_path="$tmp/from" || [ $? = 1 ]'
     check "a source of problems" eval '"$KRL" optimize problems/level1 end_problem=3 model_name=models/tiny max_tokens=200 \
         measure_performance=false num_correct_trials=2 verdicts=18 search.wave_problems=2 search.wave_answers=4 \
         output_path="$tmp/many" || [ $? = 1 ]'
@@ -155,31 +151,10 @@ else
 fi
 
 # ---- what is wrong is said in one line ----
-bad() { # NAME REGEX SOURCE: a file with that source is refused
-    printf '%s\n' "$3" >"$tmp/bad.py"
-    refuses "$1" 1 "$2" "$KRL" optimize "$tmp/bad.py" sampler=openai base_url="$url" model_name=ok verdicts=4 \
-        output_path="$tmp/bad"
-}
-module='import torch
-from torch import nn
-class M(nn.Module):
-    def forward(self, x):
-        return x + torch.ones(3)'
-bad "a syntax error" 'bad.py: .*line 1: ' 'def f(:'
-bad "no module" 'no class that is an nn.Module' 'x = 1'
-bad "no inputs" 'no get_inputs\(\) and no example_inputs' "$module"
-bad "a module that does not run" 'forward\(\): line 5: RuntimeError' "$module
-example_inputs = torch.ones(4)"
-bad "an import that is missing" 'line 1: ModuleNotFoundError' 'import no_such_thing'
-bad "inputs that are none" 'expected a list of inputs, got int' "$module
-def get_inputs(): return 3"
-bad "shapes that are none" 'shapes: expected a list of dicts' "$module
-def get_inputs(): return [torch.ones(3)]
-shapes = [3]"
-bad "a constructor that wants more" 'the module cannot be made: .*TypeError' "import torch
-class M(torch.nn.Module):
-    def __init__(self, n): super().__init__()
-def get_inputs(): return []"
+# worker/tests/test_module_file.py has the other faults of a file
+echo 'def f(:' >"$tmp/bad.py"
+refuses "a syntax error" 1 'bad.py: .*line 1: ' "$KRL" optimize "$tmp/bad.py" sampler=openai base_url="$url" model_name=ok \
+    verdicts=4 output_path="$tmp/bad"
 refuses "no budget" 2 'no budget: give budget=TIME' "$KRL" optimize "$tmp/block.py" model_name=models/tiny
 refuses "a budget that is none" 2 'budget: expected a time such as' "$KRL" optimize "$tmp/block.py" budget=soon
 refuses "no such file" 1 'nothing.py: no such file' "$KRL" optimize "$tmp/nothing.py" verdicts=3 output_path="$tmp/bad"

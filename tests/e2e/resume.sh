@@ -14,19 +14,6 @@ small=(model_name=models/tiny lora_rank=0 max_tokens=300 batch_size=2 group_size
 check "killed three times, resumed: the uninterrupted run's bits" \
     tools/kill_resume --kills 3 --within 4 --seed 1 "$tmp/k" "${small[@]}"
 
-check "the same of turns, a running baseline and replaced groups" \
-    tools/kill_resume --kills 2 --within 6 --seed 2 "$tmp/t" "${small[@]}" mode=multi_turn max_turns=2 advantage=ema \
-    refill_rounds=1 group_size=2 max_steps=3 level=0 curriculum.enabled=true curriculum.window=1 hierarchical_rewards=true advantage_group=turn
-
-check "metrics and charts of a run with turns" sh -c "'$KRL' runs metrics whole --runs-dir '$tmp/t' | grep -qE '^ +2 .*%' &&
-    for tag in Reward/Mean Kernel/CorrectRate Multiturn/SuccessRate Multiturn/AvgTurns Multiturn/Turn1/CorrectRate; do
-        cat '$tmp'/t/whole/tensorboard/* | grep -aq \$tag || exit 1
-    done"
-check "the same of batches that are sampled two steps ahead" \
-    tools/kill_resume --kills 3 --within 5 --seed 3 "$tmp/ahead" "${small[@]}" max_staleness=2 max_steps=5 save_every=1
-check "whose answers are two updates old in the end" sh -c "tail -n 1 '$tmp/ahead/whole/metrics.jsonl' | grep -q '\"train/staleness\":2[,}]'"
-check "and are weighed by their ratios" grep -q '^ratio_correction: truncate' "$tmp/ahead/whole/config.yaml"
-
 # Without the journal the same run measures again, and what it measures differs.
 check "the same run without its verdicts" "$KRL" train "${small[@]}" log_path="$tmp/again"
 check "takes another way" sh -c "! cmp -s '$tmp/again/checkpoints/final/model.safetensors' \

@@ -23,13 +23,34 @@ static __device__ __forceinline__ void put_at(const struct cu_rows_any &x, int64
 /* ---- routing ------------------------------------------------------------------------------------------------------
  */
 
+/* A row's logits as its sixteen threads have them: number lane + 16 i of them is at(i). Rows of up to 16 EACH logits
+ * lie in registers; EACH 0: in memory. */
+template <int EACH> struct row_logits {
+    const float *l;
+    int64_t E;
+    int lane;
+    float v[EACH > 0 ? EACH : 1];
+
+    __device__ __forceinline__ row_logits(const float *from, int64_t n, int self) : l(from), E(n), lane(self) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) v[i] = has(i) ? l[lane + i * LANES] : 0.0f;
+    }
+    __device__ __forceinline__ int each() const { return EACH > 0 ? EACH : (int)ceil_div(E, LANES); }
+    __device__ __forceinline__ bool has(int i) const { return lane + i * LANES < E; }
+    __device__ __forceinline__ float at(int i) const { return EACH > 0 ? v[EACH > 0 ? i : 0] : l[lane + i * LANES]; }
+};
+
 /* The largest of a row and the sum of exp(l - largest), as softmax_row of the CPU has them. All sixteen threads get
  * both. */
-static __device__ __forceinline__ float2 softmax_of(const float *l, int64_t E, int lane) {
-    float m = l[0], s = 0;
-    for (int64_t e = lane; e < E; e += LANES) m = l[e] > m ? l[e] : m;
+template <int EACH> static __device__ __forceinline__ float2 softmax_of(const struct row_logits<EACH> &l) {
+    float m = l.l[0], s = 0;
+#pragma unroll
+    for (int i = 0; i < l.each(); i++)
+        if (l.has(i)) m = l.at(i) > m ? l.at(i) : m;
     m = fold_max(m);
-    for (int64_t e = lane; e < E; e += LANES) s = s + exp_lane(l[e] - m);
+#pragma unroll
+    for (int i = 0; i < l.each(); i++)
+        if (l.has(i)) s = s + exp_lane(l.at(i) - m);
     return make_float2(m, fold_sum(s));
 }
 
@@ -43,10 +64,11 @@ static __device__ __forceinline__ struct contender better(struct contender a, st
 }
 
 /* The best of a row that is not taken yet; all sixteen threads get its id. */
-static __device__ __forceinline__ int next_best(const float *l, int64_t E, int lane, uint64_t &taken) {
+template <int EACH> static __device__ __forceinline__ int next_best(const struct row_logits<EACH> &l, uint64_t &taken) {
     struct contender b = {0, -1};
-    for (int64_t e = lane, i = 0; e < E; e += LANES, i++)
-        if (!(taken >> i & 1)) b = better(b, contender{l[e], (float)e});
+#pragma unroll
+    for (int i = 0; i < l.each(); i++)
+        if (l.has(i) && !(taken >> i & 1)) b = better(b, contender{l.at(i), (float)(l.lane + i * LANES)});
     for (int w = LANES / 2; w >= 1; w /= 2) {
         struct contender o;
         o.value = __shfl_down_sync(FULL_WARP, b.value, w, LANES);
@@ -54,23 +76,61 @@ static __device__ __forceinline__ int next_best(const float *l, int64_t E, int l
         b = better(b, o);
     }
     const int id = (int)__shfl_sync(FULL_WARP, b.id, 0, LANES);
-    if (id % LANES == lane) taken |= (uint64_t)1 << (id / LANES);
+    if (id % LANES == l.lane) taken |= (uint64_t)1 << (id / LANES);
     return id;
 }
 
+/* Up to sixteen experts a row, one a thread. */
+template <int EACH>
 static __global__ void __launch_bounds__(ROW_THREADS)
     route_kernel(const struct cu_routing r, struct cu_mat logits, int normalised, int given) {
+    const int lane = threadIdx.x % LANES, k = (int)r.k;
+    let_next_begin();
+    wait_for_before();
+    ROW_LOOP(r.T) {
+        const int64_t row = base + threadIdx.x / LANES, t = min64(row, r.T - 1);
+        const struct row_logits<EACH> l(logits.p + t * logits.ld, r.E, lane);
+        const float2 s = softmax_of(l);
+        const bool mine = row < r.T && lane < k;
+        uint64_t taken = 0;
+        float id = 0, sum = 0;
+        if (given) {
+            id = lane < k ? (float)r.expert[t * k + lane] : 0.0f;
+        } else {
+            float found = 0, at = 0; /* the lane-th best, and how many of the chosen have lower ids */
+            for (int n = 0; n < k; n++) {
+                const float e = (float)next_best(l, taken);
+                if (lane == n) found = e;
+            }
+            for (int n = 0; n < k; n++) at = at + (__shfl_sync(FULL_WARP, found, n, LANES) < found ? 1.0f : 0.0f);
+            for (int n = 0; n < k; n++) {
+                const float other = __shfl_sync(FULL_WARP, found, n, LANES),
+                            place = __shfl_sync(FULL_WARP, at, n, LANES);
+                if (place == (float)lane) id = other;
+            }
+            if (mine) r.expert[t * k + lane] = (int32_t)id;
+        }
+        float w = exp_lane(l.l[(int)id] - s.x) / s.y;
+        for (int j = 0; j < k; j++) sum = sum + __shfl_sync(FULL_WARP, w, j, LANES);
+        if (normalised) w = w / sum;
+        if (mine) r.weight[t * k + lane] = w;
+    }
+}
+
+/* More than sixteen of them: one thread has the row's. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    route_many_kernel(const struct cu_routing r, struct cu_mat logits, int normalised, int given) {
     const int lane = threadIdx.x % LANES;
     ROW_LOOP(r.T) {
         const int64_t row = base + threadIdx.x / LANES, t = min64(row, r.T - 1);
-        const float *l = logits.p + t * logits.ld;
+        const struct row_logits<0> l(logits.p + t * logits.ld, r.E, lane);
         int32_t *id = r.expert + t * r.k;
         float *weight = r.weight + t * r.k;
         const bool writes = row < r.T && lane == 0;
-        const float2 s = softmax_of(l, r.E, lane);
+        const float2 s = softmax_of(l);
         uint64_t taken = 0;
         for (int64_t n = 0; n < r.k && !given; n++) {
-            const int e = next_best(l, r.E, lane, taken);
+            const int e = next_best(l, taken);
             if (!writes) continue;
             int64_t at = n; /* by ascending id */
             for (; at > 0 && id[at - 1] > e; at--) id[at] = id[at - 1];
@@ -79,7 +139,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         if (!writes) continue;
         float sum = 0;
         for (int64_t j = 0; j < r.k; j++) {
-            const float w = exp_lane(l[id[j]] - s.x) / s.y;
+            const float w = exp_lane(l.l[id[j]] - s.x) / s.y;
             weight[j] = w;
             sum = sum + w;
         }
@@ -87,54 +147,61 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* A block an expert: it counts what goes to experts in front of its own, and puts its pairs behind that, in order. */
-static __global__ void __launch_bounds__(ROW_THREADS) sort_kernel(const struct cu_routing r) {
-    __shared__ float in_warp[ROW_THREADS / 32];
-    const int64_t n = r.T * r.k, e = blockIdx.x;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float front = 0; /* exact up to 2^24 */
-    for (int64_t i = threadIdx.x; i < n; i += ROW_THREADS) front = front + (r.expert[i] < e ? 1.0f : 0.0f);
+/* A block an expert: it counts what goes to experts in front of its own, and puts its pairs behind that, in order. Each
+ * thread has `each` neighbours of the pairs, a multiple of four. Counts are exact up to 2^24. */
+static __global__ void sort_kernel(const struct cu_routing r, int64_t each) {
+    __shared__ float in_front[32], in_warp[32];
+    const int64_t n = r.T * r.k, e = blockIdx.x, first = threadIdx.x * each, end = min64(first + each, n);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    let_next_begin();
+    wait_for_before();
+    float front = 0, own = 0;
+    const auto count = [&](unsigned id) {
+        front = front + (id < (unsigned)e ? 1.0f : 0.0f);
+        own = own + (id == (unsigned)e ? 1.0f : 0.0f);
+    };
+#pragma unroll 4
+    for (int64_t i = first; i + 4 <= end; i += 4) {
+        const uint4 four = load16(r.expert + i);
+        count(four.x), count(four.y), count(four.z), count(four.w);
+    }
+    for (int64_t i = max64(first, end / 4 * 4); i < end; i++) count((unsigned)r.expert[i]);
+    float sum = own;
+    for (int by = 1; by < 32; by *= 2) {
+        const float left = __shfl_sync(FULL_WARP, sum, lane >= by ? lane - by : lane, 32);
+        if (lane >= by) sum = sum + left;
+    }
     for (int w = 16; w >= 1; w /= 2) front = front + __shfl_xor_sync(FULL_WARP, front, w, 32);
-    if (lane == 0) in_warp[warp] = front;
+    if (lane == 31) in_front[warp] = front, in_warp[warp] = sum;
     __syncthreads();
-    int64_t at = 0;
-    for (int w = 0; w < ROW_THREADS / 32; w++) at += (int64_t)in_warp[w];
-    __syncthreads();
+    int64_t begin = 0, place = (int64_t)(sum - own);
+    for (int w = 0; w < warps; w++) {
+        begin += (int64_t)in_front[w];
+        if (w < warp) place += (int64_t)in_warp[w];
+    }
     if (threadIdx.x == 0) {
-        r.begin[e] = (int32_t)at;
+        r.begin[e] = (int32_t)begin;
         if (e == r.E - 1) r.begin[r.E] = (int32_t)n;
     }
-    for (int64_t first = 0; first < n; first += ROW_THREADS) {
-        const int64_t i = first + threadIdx.x;
-        const bool mine = i < n && r.expert[i] == e;
-        float sum = mine ? 1.0f : 0.0f;
-        for (int by = 1; by < 32; by *= 2) {
-            const float left = __shfl_sync(FULL_WARP, sum, lane >= by ? lane - by : lane, 32);
-            if (lane >= by) sum = sum + left;
-        }
-        if (lane == 31) in_warp[warp] = sum;
-        __syncthreads();
-        int64_t place = at + (int64_t)sum - 1;
-        for (int w = 0; w < ROW_THREADS / 32; w++) {
-            if (w < warp) place += (int64_t)in_warp[w];
-            at += (int64_t)in_warp[w];
-        }
-        if (mine) {
-            r.place[i] = (int32_t)place;
-            r.pair[place] = (int32_t)i;
-        }
-        __syncthreads();
+    place += begin;
+    for (int64_t i = first; i < end && own > 0; i++) {
+        if (r.expert[i] != e) continue;
+        r.place[i] = (int32_t)place;
+        r.pair[place++] = (int32_t)i;
     }
 }
 
 extern "C" int cu_route(const struct cu_dev *d, const struct cu_routing *r, struct cu_mat logits, int normalised,
                         int given) {
-    if (r->T > 0) {
-        const int rc =
-            LAUNCH(route_kernel, row_grid(d, r->T), ROW_THREADS, 0, d->stream, *r, logits, normalised, given);
-        if (rc) return rc;
-    }
-    return LAUNCH(sort_kernel, r->E, ROW_THREADS, 0, d->stream, *r);
+    const int64_t n = r->T * r->k, threads = n <= 8192 ? 256 : 1024;
+    int rc = 0;
+    if (r->T > 0 && r->k > LANES)
+        rc = LAUNCH(route_many_kernel, row_grid(d, r->T), ROW_THREADS, 0, d->stream, *r, logits, normalised, given);
+    else if (r->T > 0 && r->E <= 8 * LANES)
+        rc = LAUNCH_SOON(route_kernel<8>, row_grid(d, r->T), ROW_THREADS, 0, d, *r, logits, normalised, given);
+    else if (r->T > 0)
+        rc = LAUNCH_SOON(route_kernel<0>, row_grid(d, r->T), ROW_THREADS, 0, d, *r, logits, normalised, given);
+    return rc ? rc : LAUNCH_SOON(sort_kernel, r->E, threads, 0, d, *r, ceil_div(n, threads * 4) * 4);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)
@@ -147,7 +214,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         const float *weight = r.weight + t * r.k, *dw = dweight + t * r.k, *l = logits.p + t * logits.ld;
         float *out = dlogits.p + t * dlogits.ld, c = 0;
         for (int64_t j = 0; j < r.k; j++) c = c + dw[j] * weight[j];
-        const float2 s = softmax_of(l, r.E, lane);
+        const float2 s = softmax_of(row_logits<0>(l, r.E, lane));
         if (row >= r.T) continue;
         for (int64_t e = lane; e < r.E; e += LANES) {
             float v = normalised ? 0.0f : exp_lane(l[e] - s.x) / s.y * -c;
@@ -204,10 +271,34 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
+/* Sixteen bytes at a time, of whichever type. */
+static __host__ __device__ __forceinline__ int size_of(const struct cu_rows_any &x) { return x.narrow ? 2 : 4; }
+static bool by_sixteens(const struct cu_rows_any &x) {
+    return x.cols * size_of(x) % 16 == 0 && x.ld * size_of(x) % 16 == 0 && ((uintptr_t)x.p & 15) == 0;
+}
+static __device__ __forceinline__ uint4 *sixteen_at(const struct cu_rows_any &x, int64_t row, int64_t at) {
+    return reinterpret_cast<uint4 *>(static_cast<char *>(x.p) + row * x.ld * size_of(x)) + at;
+}
+
+static __global__ void __launch_bounds__(ROW_THREADS)
+    gather_vec_kernel(struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing r) {
+    const int64_t per_row = y.cols * size_of(y) / 16;
+    let_next_begin();
+    wait_for_before();
+    EACH_ELEMENT(i, y.rows * per_row) {
+        const int64_t row = i / per_row, at = i % per_row;
+        *sixteen_at(y, row, at) = *sixteen_at(x, r.pair[row] / r.k, at);
+    }
+}
+
 extern "C" int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, struct cu_rows_any x,
                                 const struct cu_routing *r) {
     const int64_t n = y.rows * y.cols;
-    return n <= 0 ? 0 : LAUNCH(gather_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, x, *r);
+    if (n <= 0) return 0;
+    if (by_sixteens(y) && by_sixteens(x))
+        return LAUNCH_SOON(gather_vec_kernel, grid_for(d, n * size_of(y) / 16, ROW_THREADS), ROW_THREADS, 0, d, y, x,
+                           *r);
+    return LAUNCH(gather_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, x, *r);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)
@@ -223,12 +314,39 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
+/* Four neighbours in float32 at a time. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    combine_vec_kernel(struct cu_mat y, struct cu_mat z, struct cu_mat o, const struct cu_routing r, int weighted) {
+    const int64_t per_row = y.cols / 4;
+    let_next_begin();
+    wait_for_before();
+    EACH_ELEMENT(i, y.rows * per_row) {
+        const int64_t row = i / per_row, col = i % per_row * 4;
+        float4 s = z.p ? *reinterpret_cast<const float4 *>(z.p + row * z.ld + col) : make_float4(0, 0, 0, 0);
+#pragma unroll 8
+        for (int64_t j = row * r.k; j < (row + 1) * r.k; j++) {
+            const float4 v = *reinterpret_cast<const float4 *>(o.p + r.place[j] * o.ld + col);
+            if (weighted) {
+                const float w = r.weight[j];
+                s = make_float4(fmaf(w, v.x, s.x), fmaf(w, v.y, s.y), fmaf(w, v.z, s.z), fmaf(w, v.w, s.w));
+            } else {
+                s = make_float4(s.x + v.x, s.y + v.y, s.z + v.z, s.w + v.w);
+            }
+        }
+        *reinterpret_cast<float4 *>(y.p + row * y.ld + col) = s;
+    }
+}
+
 extern "C" int cu_expert_combine(const struct cu_dev *d, struct cu_rows_any y, struct cu_mat z, struct cu_mat o,
                                  const struct cu_routing *r, int weighted) {
     const int64_t n = y.rows * y.cols;
-    return n <= 0
-               ? 0
-               : LAUNCH(combine_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, z, o, *r, weighted);
+    if (n <= 0) return 0;
+    if (!y.narrow && y.cols % 4 == 0 && aligned16(y.p, y.ld) && aligned16(z.p, z.ld) && aligned16(o.p, o.ld)) {
+        const struct cu_mat wide = {static_cast<float *>(y.p), y.rows, y.cols, y.ld};
+        return LAUNCH_SOON(combine_vec_kernel, grid_for(d, n / 4, ROW_THREADS), ROW_THREADS, 0, d, wide, z, o, *r,
+                           weighted);
+    }
+    return LAUNCH(combine_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, z, o, *r, weighted);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)
@@ -255,9 +373,35 @@ static __global__ void __launch_bounds__(ROW_THREADS) scale_kernel(struct cu_row
     }
 }
 
+static __device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, float w) {
+    return bf16_pair(low_float(pair) * w, high_float(pair) * w);
+}
+static __global__ void __launch_bounds__(ROW_THREADS)
+    scale_vec_kernel(struct cu_rows_any x, const struct cu_routing r) {
+    const int64_t per_row = x.cols * size_of(x) / 16;
+    let_next_begin();
+    wait_for_before();
+    EACH_ELEMENT(i, x.rows * per_row) {
+        const int64_t row = i / per_row;
+        uint4 *const at = sixteen_at(x, row, i % per_row);
+        const float w = r.weight[r.pair[row]];
+        if (x.narrow) {
+            const uint4 v = *at;
+            *at = make_uint4(scaled_pair(v.x, w), scaled_pair(v.y, w), scaled_pair(v.z, w), scaled_pair(v.w, w));
+        } else {
+            float4 *const to = reinterpret_cast<float4 *>(at);
+            const float4 v = *to;
+            *to = make_float4(v.x * w, v.y * w, v.z * w, v.w * w);
+        }
+    }
+}
+
 extern "C" int cu_expert_scale(const struct cu_dev *d, struct cu_rows_any x, const struct cu_routing *r) {
     const int64_t n = x.rows * x.cols;
-    return n <= 0 ? 0 : LAUNCH(scale_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, x, *r);
+    if (n <= 0) return 0;
+    if (by_sixteens(x))
+        return LAUNCH_SOON(scale_vec_kernel, grid_for(d, n * size_of(x) / 16, ROW_THREADS), ROW_THREADS, 0, d, x, *r);
+    return LAUNCH(scale_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, x, *r);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)

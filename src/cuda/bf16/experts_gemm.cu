@@ -10,7 +10,6 @@
 #include "cuda/shared/async.cuh"
 #include "cuda/shared/group.cuh"
 
-enum { STRIP = 64, CHUNKS = STRIP / 8, THREADS = 128 };
 enum grouped_way { FORWARD, GATES, BACK };
 
 struct grouped {
@@ -21,12 +20,16 @@ struct grouped {
 
 /* Where chunk `chunk` of eight neighbours along k of a row lies in a strip [rows][STRIP]. A warp reads four chunks of
  * eight rows at a time, two rows in one go. */
-static __device__ __forceinline__ int along_k(int row, int chunk) { return row * STRIP + (chunk ^ (row & 1) << 2) * 8; }
+template <int STRIP> static __device__ __forceinline__ int along_k(int row, int chunk) {
+    return row * STRIP + (chunk ^ (row & 1) << 2) * 8;
+}
 /* The same for a strip [STRIP][cols], of which the tensor cores' loads take the same chunk of rows 0, 1, 8, 9, 16, 17,
  * 24 and 25, or of as many rows behind each of these. */
 static __device__ __forceinline__ int across_k(int k, int chunk, int cols) {
     return k * cols + (chunk ^ ((k & 1) | (k >> 3 & 3) << 1)) * 8;
 }
+
+template <int N> struct number { static constexpr int value = N; };
 
 /* Two neighbours of an output. */
 static __device__ __forceinline__ void put_two(const struct grouped &a, int64_t m, int64_t n, float x, float y) {
@@ -54,14 +57,18 @@ static __device__ __forceinline__ void put_two(const struct grouped &a, int64_t 
     }
 }
 
-template <int BM, int BN, int STAGES> constexpr int shared_bytes() { return STAGES * (BM + BN) * STRIP * 2; }
+template <int BM, int BN, int STRIP, int STAGES> constexpr int shared_bytes() { return STAGES * (BM + BN) * STRIP * 2; }
+template <int BM, int BN, int WM, int WN> __host__ __device__ constexpr int threads_of() {
+    return BM / WM * (BN / WN) * 32;
+}
 
 /* GATES: of W's 2N rows the upper N make the gates, the lower N what they gate; in a tile eights of both take turns. */
-template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, grouped_way WAY>
-static __global__ void __launch_bounds__(THREADS, BLOCKS)
+template <int BM, int BN, int WM, int WN, int STRIP, int STAGES, int BLOCKS, grouped_way WAY>
+static __global__ void __launch_bounds__(threads_of<BM, BN, WM, WN>(), BLOCKS)
     experts_kernel(const struct grouped args, const struct cu_group e) {
-    static_assert(BM / WM * (BN / WN) == THREADS / 32, "a tile is shared by the warps");
-    enum { MT = WM / 16, NT = WN / 8, X_ROWS = BM / (THREADS / CHUNKS), W_TURNS = BN / (THREADS / CHUNKS) };
+    enum { THREADS = threads_of<BM, BN, WM, WN>(), CHUNKS = STRIP / 8 };
+    enum { MT = WM / 16, NT = WN / 8, PER = THREADS / CHUNKS, X_ROWS = (BM + PER - 1) / PER, W_TURNS = BN / PER };
+    static_assert(MT <= 4 && (WAY != GATES || (PER % 8 == 0 && NT % 2 == 0)), "a warp has gates and what they gate");
     enum { COLS = WAY == GATES ? BN / 2 : BN, ACROSS = BN / 8, DOWN = THREADS / ACROSS };
     DYNAMIC_SHARED(shared);
     let_next_begin();
@@ -70,40 +77,46 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (t.expert < 0) return;
     const struct cu_gemm16 &g = args.g;
     const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32, r = lane / 4, c = lane % 4;
-    const int64_t n0 = blockIdx.x % args.tiles_n * COLS, m0 = t.lo + t.tile * BM, K = g.K;
+    const int64_t n0 = blockIdx.x % args.tiles_n * COLS, m0 = t.lo + t.tile * BM;
+    const int K = (int)g.K;
     const int rows = (int)min64(t.rows - t.tile * BM, BM), wm = warp / (BN / WN) * WM, wn = warp % (BN / WN) * WN;
     uint16_t *const sx = reinterpret_cast<uint16_t *>(shared), *const sw = sx + STAGES * BM * STRIP;
-    const uint16_t *const w = static_cast<const uint16_t *>(e.w[t.expert]);
 
-    /* What this thread copies of each strip: chunk tid % CHUNKS of these rows of x, and of W. */
+    /* What this thread copies of each strip: a chunk of every PER-th row of x, and of W. */
+    const int chunk = tid % CHUNKS, row0 = tid / CHUNKS;
     const uint16_t *from_x[X_ROWS];
 #pragma unroll
     for (int i = 0; i < X_ROWS; i++) {
-        const int64_t m = m0 + min64(tid / CHUNKS + i * (THREADS / CHUNKS), rows - 1);
-        from_x[i] = g.a.p + (e.pair ? e.pair[m] / e.per_row : m) * g.a.row + tid % CHUNKS * 8;
+        const int64_t m = m0 + min64(row0 + i * PER, rows - 1);
+        from_x[i] = g.a.p + (e.pair ? e.pair[m] / e.per_row : m) * g.a.row + chunk * 8;
     }
-    const auto ask = [&](int64_t k0) {
-        const int stage = (int)(k0 / STRIP % STAGES);
-        uint16_t *const x = sx + stage * BM * STRIP, *const to = sw + stage * BN * STRIP;
-        const bool in = k0 + tid % CHUNKS * 8 < K;
+    const int k_down = tid / ACROSS, w_chunk = WAY == BACK ? tid % ACROSS : chunk;
+    const int64_t n_first = n0 + (WAY == BACK ? w_chunk * 8 : WAY == GATES ? row0 / 16 * 8 + row0 % 8 : row0);
+    const int64_t w_first = WAY == BACK ? k_down * g.b.step + n_first
+                                        : (n_first + (WAY == GATES && row0 / 8 % 2 ? g.N : 0)) * g.b.row + chunk * 8;
+    const uint16_t *const from_w = static_cast<const uint16_t *>(e.w[t.expert]) + w_first;
+    const auto w_turn = [&](int i) -> int64_t { /* from the first of this thread's rows of W to number i */
+                                                if (WAY == BACK) return i * DOWN * g.b.step;
+                                                if (WAY != GATES) return i * PER * g.b.row;
+                                                return PER == 8 ? (i / 2 * 8 + i % 2 * g.N) * g.b.row
+                                                                : i * (PER / 2) * g.b.row;
+    };
+    const int64_t w_column = WAY == BACK ? g.b.step : 1; /* from one k to the next */
+    const auto ask = [&](int k0, int stage) {
+        uint16_t *const x = sx + stage * (BM * STRIP), *const to = sw + stage * (BN * STRIP);
+        const bool in = k0 + chunk * 8 < K;
 #pragma unroll
-        for (int i = 0; i < X_ROWS; i++) {
-            const int row = tid / CHUNKS + i * (THREADS / CHUNKS);
-            if (row < rows) async_copy16(x + along_k(row, tid % CHUNKS), in ? from_x[i] + k0 : g.a.p, in);
-        }
+        for (int i = 0; i < X_ROWS; i++)
+            if (row0 + i * PER < rows) async_copy16(x + along_k<STRIP>(row0 + i * PER, chunk), from_x[i] + k0, in);
+        const uint16_t *const w = from_w + k0 * w_column;
 #pragma unroll
         for (int i = 0; i < W_TURNS; i++) {
             if (WAY == BACK) {
-                const int k = tid / ACROSS + i * DOWN, chunk = tid % ACROSS;
-                const int64_t n = n0 + chunk * 8;
-                const bool has = k0 + k < K && n < g.N;
-                async_copy16(to + across_k(k, chunk, BN), has ? w + (k0 + k) * g.b.step + n : w, has);
+                const int k = k_down + i * DOWN;
+                async_copy16(to + across_k(k, w_chunk, BN), w + w_turn(i), k0 + k < K && n_first < g.N);
             } else {
-                const int row = tid / CHUNKS + i * (THREADS / CHUNKS);
-                const int64_t n = n0 + (WAY == GATES ? row / 16 * 8 + row % 8 : row);
-                const bool has = in && n < g.N;
-                const int64_t of = WAY == GATES && row / 8 % 2 ? n + g.N : n;
-                async_copy16(to + along_k(row, tid % CHUNKS), has ? w + of * g.b.row + k0 + tid % CHUNKS * 8 : w, has);
+                const bool has = n_first + (WAY == GATES ? i * PER / 16 * 8 : i * PER) < g.N;
+                async_copy16(to + along_k<STRIP>(row0 + i * PER, chunk), w + w_turn(i), in && has);
             }
         }
     };
@@ -113,27 +126,18 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int i = 0; i < MT; i++)
 #pragma unroll
         for (int j = 0; j < NT; j++) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) {
-        if (s * STRIP < K) ask(s * STRIP);
-        async_group();
-    }
-    for (int64_t k0 = 0; k0 < K; k0 += STRIP) {
-        async_wait<STAGES - 2>();
-        __syncthreads();
-        if (k0 + (STAGES - 1) * STRIP < K) ask(k0 + (STAGES - 1) * STRIP);
-        async_group();
-        const int stage = (int)(k0 / STRIP % STAGES);
-        const uint16_t *const x = sx + stage * BM * STRIP, *const b = sw + stage * BN * STRIP;
+    /* A strip's products of the warp's first LIVE sixteens of rows. */
+    const auto multiply = [&](auto live, int k0, int stage) {
+        constexpr int LIVE = decltype(live)::value;
+        const uint16_t *const x = sx + stage * (BM * STRIP), *const b = sw + stage * (BN * STRIP);
 #pragma unroll
         for (int p = 0; p < STRIP / 32; p++) {
             if (k0 + p * 32 >= K) break;
-            uint4 u[MT], v[MT];
+            uint4 u[LIVE], v[LIVE];
 #pragma unroll
-            for (int i = 0; i < MT; i++) {
-                if (wm + i * 16 >= rows) break;
-                u[i] = load16(x + along_k(wm + i * 16 + r, p * 4 + c));
-                v[i] = load16(x + along_k(wm + i * 16 + r + 8, p * 4 + c));
+            for (int i = 0; i < LIVE; i++) {
+                u[i] = load16(x + along_k<STRIP>(wm + i * 16 + r, p * 4 + c));
+                v[i] = load16(x + along_k<STRIP>(wm + i * 16 + r + 8, p * 4 + c));
             }
 #pragma unroll
             for (int j = 0; j < NT; j++) {
@@ -144,16 +148,38 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
                     load_matrices<true>(q, b + across_k(k, wn / 8 + j, BN));
                     y = make_uint4(q[0], q[1], q[2], q[3]);
                 } else {
-                    y = load16(b + along_k(wn + j * 8 + r, p * 4 + c));
+                    y = load16(b + along_k<STRIP>(wn + j * 8 + r, p * 4 + c));
                 }
 #pragma unroll
-                for (int i = 0; i < MT; i++) {
-                    if (wm + i * 16 >= rows) break;
-                    mma_piece(acc[i][j], u[i], v[i], y);
-                }
+                for (int i = 0; i < LIVE; i++) mma_piece(acc[i][j], u[i], v[i], y);
             }
         }
-    }
+    };
+    const auto all = [&](auto live) {
+        for (int s = 0; s < STAGES - 1; s++) {
+            if (s * STRIP < K) ask(s * STRIP, s);
+            async_group();
+        }
+        int stage = 0, next = STAGES - 1;
+        for (int k0 = 0; k0 < K; k0 += STRIP) {
+            async_wait<STAGES - 2>();
+            __syncthreads();
+            if (k0 + (STAGES - 1) * STRIP < K) ask(k0 + (STAGES - 1) * STRIP, next);
+            async_group();
+            multiply(live, k0, stage);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+            next = next + 1 == STAGES ? 0 : next + 1;
+        }
+    };
+    const int sixteens = (rows + 15) / 16; /* of the whole block: all its warps wait at the same barriers */
+    if (sixteens >= MT)
+        all(number<MT>());
+    else if (MT > 2 && sixteens == 3)
+        all(number < MT < 3 ? MT : 3 > ());
+    else if (MT > 1 && sixteens == 2)
+        all(number < MT < 2 ? MT : 2 > ());
+    else
+        all(number<1>());
 
 #pragma unroll
     for (int i = 0; i < MT; i++)
@@ -184,27 +210,28 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 /* ---- launching ----------------------------------------------------------------------------------------------------
  */
 
-template <int BM, int BN, int WM, int WN, int STAGES, int BLOCKS, grouped_way WAY>
+template <int BM, int BN, int WM, int WN, int STRIP, int STAGES, int BLOCKS, grouped_way WAY>
 static int start(const struct cu_dev *d, struct grouped a, const struct cu_group *e) {
-    auto *kernel = experts_kernel<BM, BN, WM, WN, STAGES, BLOCKS, WAY>;
-    constexpr int bytes = shared_bytes<BM, BN, STAGES>();
+    auto *kernel = experts_kernel<BM, BN, WM, WN, STRIP, STAGES, BLOCKS, WAY>;
+    constexpr int bytes = shared_bytes<BM, BN, STRIP, STAGES>();
     const int rc = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (rc) return rc;
     a.tiles_n = ceil_div(a.g.N, WAY == GATES ? BN / 2 : BN);
-    return LAUNCH_SOON(kernel, group_tiles(*e, a.g.M, BM) * a.tiles_n, THREADS, bytes, d, a, *e);
+    return LAUNCH_SOON(kernel, group_tiles(*e, a.g.M, BM) * a.tiles_n, (threads_of<BM, BN, WM, WN>()), bytes, d, a, *e);
 }
 
-/* The shape of a tile for so many rows an expert, in the mean. It changes no bits. */
-enum { FEW_ROWS = 6, SOME_ROWS = 80 };
+/* The shape of a tile for so few rows in all, or so many rows an expert in the mean. It changes no bits. */
+enum { LEAST_ROWS = 16, FEW_ROWS = 6, SOME_ROWS = 80 };
 template <grouped_way WAY> static int pick(const struct cu_dev *d, const struct grouped &a, const struct cu_group *e) {
-    if (a.g.M <= FEW_ROWS * e->n) return start<16, 64, 16, 16, 6, 3, WAY>(d, a, e);
-    if (a.g.M <= SOME_ROWS * e->n) return start<64, 128, 64, 32, 4, 2, WAY>(d, a, e);
-    return start<128, 128, 64, 64, 3, 2, WAY>(d, a, e);
+    if (a.g.M <= LEAST_ROWS) return start<16, 64, 16, 16, 128, 4, 2, WAY>(d, a, e);
+    if (a.g.M <= FEW_ROWS * e->n) return start<16, 128, 16, 16, 64, 5, 2, WAY>(d, a, e);
+    if (a.g.M <= SOME_ROWS * e->n) return start<64, 128, 64, 16, 64, 4, 2, WAY>(d, a, e);
+    return start<128, 128, 64, 32, 64, 3, 2, WAY>(d, a, e);
 }
 
 extern "C" int cu_experts_takes(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e) {
     const bool back = g->b.row == 1 && g->b.step != 1;
-    bool fits = d->max_shared >= shared_bytes<128, 128, 3>() && g->a.vec && !g->bias && g->N % 8 == 0 &&
+    bool fits = d->max_shared >= shared_bytes<128, 128, 64, 3>() && g->a.vec && !g->bias && g->N % 8 == 0 &&
                 g->K % 8 == 0 && (back ? g->b.step : g->b.row) % 8 == 0;
     for (int i = 0; i < e->n; i++) fits = fits && ((uintptr_t)e->w[i] & 15) == 0;
     return fits;

@@ -20,31 +20,71 @@ static __device__ __forceinline__ uint4 load_eight(const struct cu_side16 &s, in
     return make_uint4(v[0], v[1], v[2], v[3]);
 }
 
-static __device__ __forceinline__ void put(const struct cu_gemm16 &g, int64_t m, int64_t n, float x) {
-    if (m >= g.M || n >= g.N) return;
-    if (g.alpha != 0.0f) x = g.alpha * x;
-    if (g.bias) x = x + g.bias[n];
-    if (g.c16) {
-        uint16_t *c = static_cast<uint16_t *>(g.c) + m * g.ldc + n;
-        *c = bf16_of(g.accumulate ? x + bf16_float(*c) : x);
-    } else {
-        float *c = static_cast<float *>(g.c) + m * g.ldc + n;
-        *c = g.accumulate ? x + *c : x;
-    }
+/* True: two neighbours of c can be read and written as one number of twice the size. */
+static __device__ __forceinline__ bool in_pairs(const struct cu_gemm16 &g) {
+    return g.N % 2 == 0 && g.ldc % 2 == 0 && ((uintptr_t)g.c & (g.c16 ? 3 : 7)) == 0;
 }
-
-static __device__ __forceinline__ void put_tile(const struct cu_gemm16 &g, int64_t m, int64_t n, const float (&x)[4]) {
-    put(g, m, n, x[0]);
-    put(g, m, n + 1, x[1]);
-    put(g, m + 8, n, x[2]);
-    put(g, m + 8, n + 1, x[3]);
+/* What is there of c at (m, n) and (m, n + 1) where the product is added to it, else 0. */
+static __device__ __forceinline__ float2 old_pair(const struct cu_gemm16 &g, int64_t m, int64_t n, bool pairs) {
+    float2 v = make_float2(0, 0);
+    if (!g.accumulate || m >= g.M || n >= g.N) return v;
+    const bool both = n + 1 < g.N;
+    if (g.c16) {
+        const uint16_t *const c = static_cast<const uint16_t *>(g.c) + m * g.ldc + n;
+        if (pairs) {
+            const uint32_t p = *reinterpret_cast<const uint32_t *>(c);
+            return make_float2(low_float(p), high_float(p));
+        }
+        v.x = bf16_float(c[0]);
+        if (both) v.y = bf16_float(c[1]);
+    } else {
+        const float *const c = static_cast<const float *>(g.c) + m * g.ldc + n;
+        if (pairs) return *reinterpret_cast<const float2 *>(c);
+        v.x = c[0];
+        if (both) v.y = c[1];
+    }
+    return v;
+}
+static __device__ __forceinline__ void put_pair(const struct cu_gemm16 &g, int64_t m, int64_t n, float x, float y,
+                                                float2 old, bool pairs) {
+    if (m >= g.M || n >= g.N) return;
+    const bool both = n + 1 < g.N;
+    if (g.alpha != 0.0f) x = g.alpha * x, y = g.alpha * y;
+    if (g.bias) {
+        x = x + g.bias[n];
+        if (both) y = y + g.bias[n + 1];
+    }
+    if (g.accumulate) x = x + old.x, y = y + old.y;
+    if (g.c16) {
+        uint16_t *const c = static_cast<uint16_t *>(g.c) + m * g.ldc + n;
+        if (pairs) {
+            *reinterpret_cast<uint32_t *>(c) = bf16_pair(x, y);
+            return;
+        }
+        c[0] = bf16_of(x);
+        if (both) c[1] = bf16_of(y);
+    } else {
+        float *const c = static_cast<float *>(g.c) + m * g.ldc + n;
+        if (pairs) {
+            *reinterpret_cast<float2 *>(c) = make_float2(x, y);
+            return;
+        }
+        c[0] = x;
+        if (both) c[1] = y;
+    }
 }
 
 static __device__ void product_tile(const struct cu_gemm16 &g, int64_t m0, int64_t n0) {
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const bool pairs = in_pairs(g);
     float acc[TILES][4];
+    float2 old[TILES][2]; /* all asked for ahead of the products */
 #pragma unroll
-    for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+    for (int i = 0; i < TILES; i++) {
+        acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+        old[i][0] = old_pair(g, m0 + r, n0 + i * 8 + c * 2, pairs);
+        old[i][1] = old_pair(g, m0 + r + 8, n0 + i * 8 + c * 2, pairs);
+    }
 #pragma unroll 2
     for (int64_t k = 0; k < g.K; k += 32) {
         const uint4 x = load_eight(g.a, m0 + r, g.M, k + c * 8, g.K),
@@ -53,7 +93,10 @@ static __device__ void product_tile(const struct cu_gemm16 &g, int64_t m0, int64
         for (int i = 0; i < TILES; i++) mma_piece(acc[i], x, y, load_eight(g.b, n0 + i * 8 + r, g.N, k + c * 8, g.K));
     }
 #pragma unroll
-    for (int i = 0; i < TILES; i++) put_tile(g, m0 + r, n0 + i * 8 + c * 2, acc[i]);
+    for (int i = 0; i < TILES; i++) {
+        put_pair(g, m0 + r, n0 + i * 8 + c * 2, acc[i][0], acc[i][1], old[i][0], pairs);
+        put_pair(g, m0 + r + 8, n0 + i * 8 + c * 2, acc[i][2], acc[i][3], old[i][1], pairs);
+    }
 }
 
 static __global__ void __launch_bounds__(THREADS) gemm16_kernel(const struct cu_gemm16 g) {

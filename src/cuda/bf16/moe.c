@@ -99,6 +99,7 @@ static void group_product(struct cuda_backend *c, const char *op, struct tensor 
                           bool back) {
     const int64_t N = back ? w->K : w->N, K = back ? w->N : w->K;
     if (y.rows == 0) return;
+    op = profile_name(c, op, N, K);
     if (w->dt == DT_BF16 && !bf16_factor(c, op, &x)) return;
     for (int64_t first = 0; first < E; first += CU_GROUP_MOST) {
         uint64_t sign;
@@ -138,6 +139,29 @@ static void linear(struct backend *be, struct tensor y, struct tensor x, const s
     product(be, "expert_linear", y, x, w, E, at, factor, accumulate, false);
 }
 
+static void gates(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
+                  const struct weight *w, const struct routing *r) {
+    static const char op[] = "expert_gates";
+    ASSERT(y.rows == r->T * r->k && 2 * y.cols == w->N && x.rows == r->T && x.cols == w->K);
+    struct cuda_backend *c = cuda_begin(be, op);
+    if (!c || y.rows == 0) return;
+    const struct cu_gemm16 p = {
+        side(x.data, x.ld, 1), side(w->packed, w->K, 1), y.data, 1, y.ld, NULL, false, y.rows, y.cols, w->K, 0};
+    bool takes = w->dt == DT_BF16 && x.dt == DT_BF16 && y.dt == DT_BF16 && r->E <= CU_GROUP_MOST;
+    uint64_t sign;
+    struct cu_group g = takes ? group_of(w, r->E, 0, routing_places(r), &sign) : (struct cu_group){0};
+    if (!takes || !cu_experts_takes(&c->dev, &p, &g)) {
+        gather(be, xp, x, r);
+        linear(be, gu, xp, w, r->E, routing_places(r), 1, false);
+        be->swiglu(be, y, gu);
+        return;
+    }
+    g.pair = r->pair;
+    g.per_row = (int32_t)r->k;
+    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), sign))
+        cuda_ok(c, op, cu_experts_gemm(&c->dev, &p, &g, true));
+}
+
 static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, int64_t E,
                       struct expert_places at, float factor, bool accumulate) {
     ASSERT(dx.rows == dy.rows && dy.cols == w->N && dx.cols == w->K);
@@ -146,9 +170,9 @@ static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, co
 
 static void linear_dw(struct backend *be, float *dw, int64_t stride, struct tensor dy, struct tensor x, int64_t E,
                       struct expert_places at, enum dtype dt) {
-    static const char op[] = "expert_linear_dw";
     ASSERT(dy.rows == x.rows);
-    struct cuda_backend *c = cuda_begin(be, op);
+    struct cuda_backend *c = cuda_begin(be, "expert_linear_dw");
+    const char *op = c ? profile_name(c, "expert_linear_dw", dy.cols, x.cols) : NULL;
     if (!c || x.rows == 0 || (dt == DT_BF16 && !bf16_factors(c, op, &dy, &x))) return;
     for (int64_t first = 0; first < E; first += CU_GROUP_MOST) {
         uint64_t sign;
@@ -173,6 +197,7 @@ const struct expert_ops cuda_experts = {
     .rows_of = rows_of,
     .gather = gather,
     .linear = linear,
+    .gates = gates,
     .linear_dx = linear_dx,
     .linear_dw = linear_dw,
     .combine = combine,

@@ -484,6 +484,13 @@ bool bf16_factors(struct cuda_backend *c, const char *op, struct tensor *dy, str
 }
 
 void bf16_linear_exact(struct cuda_backend *c, struct tensor y, struct tensor x, const struct weight *w) {
+    if (cu_router16_takes(&c->dev, mat16(x), w->w)) {
+        const struct cu_dev dev = dev_of_pass(c, w->w);
+        const char *op = profile_name(c, "linear", w->N, w->K);
+        if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->w)))
+            cuda_ok(c, op, cu_router16(&dev, mat32(y), mat16(x), w->w));
+        return;
+    }
     float *const wide = cuda_scratch(c, "linear", CUDA_WIDE, cuda_wide_bytes(x));
     if (!wide || !NOTE(c, "linear", OF_TENSOR(y), OF_TENSOR(x), ADDRESS(w->w), ADDRESS(wide))) return;
     const struct cu_gemm g = {wide, w->w, y.data, x.cols, w->K, y.ld, NULL, false, y.rows, w->N, w->K};

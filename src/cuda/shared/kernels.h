@@ -229,6 +229,11 @@ int cu_gemm16(const struct cu_dev *d, const struct cu_gemm16 *g);
 /* As cu_gemm_group; over_rows: K is the number of rows. Bits are those of cu_gemm16. */
 int cu_gemm16_group(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int over_rows);
 
+/* router.cu: y = x W^T with W in float32, rows end to end, and the bits of cu_gemm of x widened, for what _takes
+ * allows. With dev.overlaps, W is read before the kernel in front has ended. */
+int cu_router16_takes(const struct cu_dev *d, struct cu_mat16 x, const float *w);
+int cu_router16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, const float *w);
+
 /* experts_gemm.cu: the same on tensor cores from shared memory, where cu_experts_takes allows it: not over rows, and
  * with aligned eights throughout. gates: the matrices have 2N rows, and c = SwiGLU of the products, each rounded, and
  * is rounded itself. a's rows need not lie by place. */

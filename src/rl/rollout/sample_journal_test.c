@@ -162,25 +162,17 @@ static void only_what_is_missing_is_asked_for(void **state) {
     assert_memory_equal(out[SAMPLES - 1].ids, want.ids, (size_t)want.n * sizeof *want.ids);
     sample_free(&want);
     for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
-    /* What asks for more than tokens goes by. */
-    req[0].top_logprobs = 3;
-    d = (struct drawer){0};
-    CHECK(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err));
-    assert_int_equal(d.drawn, SAMPLES);
-    for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
-    /* So does what asks for other log-probabilities than those on record. */
-    make(req);
-    req[2].tempered_logprobs = true;
-    d = (struct drawer){0};
-    CHECK(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err));
-    assert_int_equal(d.drawn, SAMPLES);
-    for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
-    make(req);
-    req[2].prompt_ranks = true;
-    d = (struct drawer){0};
-    CHECK(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err));
-    assert_int_equal(d.drawn, SAMPLES);
-    for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
+    /* What asks for more than tokens goes by, and what asks for other log-probabilities than those on record. */
+    for (int way = 0; way < 3; way++) {
+        make(req);
+        if (way == 0) req[0].top_logprobs = 3;
+        if (way == 1) req[2].tempered_logprobs = true;
+        if (way == 2) req[2].prompt_ranks = true;
+        d = (struct drawer){0};
+        CHECK(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err));
+        assert_int_equal(d.drawn, SAMPLES);
+        for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
+    }
     /* A failure is the caller's, and leaves nothing. */
     make(req);
     req[0].params.seed = 9;
