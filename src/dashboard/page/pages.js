@@ -12,7 +12,7 @@ export function address(run, page, parts = [], query = {}) {
 
 const cell = (v, isNumber) => el('td', {class: isNumber ? 'number' : null}, v);
 const heads = (names) => el('thead', {}, el('tr', {}, names.map((n) => el('th', {scope: 'col'}, n))));
-const outcome = (o) => el('span', {class: o === 'correct' ? 'good' : 'bad'}, o ? (o === 'correct' ? '\u2713 ' : '\u2717 ') + o : '-');
+const outcome = (o) => el('span', {class: o === 'correct' ? 'good' : 'bad'}, o ? (o === 'correct' ? '\u2713\u00a0' : '\u2717\u00a0') + o : '-');
 
 export async function runs(place, signal) {
   const {runs: list} = await data('', {}, signal);
@@ -93,12 +93,12 @@ function rowOf(run, r) {
     cell(number(r.tokens), true), cell(r.stop || '-'));
 }
 
-const columns = [['answer', 'step'], ['problem'], ['role'], ['outcome'], ['stage passed'], ['reward', 'reward'], ['advantage', 'advantage'],
-  ['speed-up', 'speedup'], ['tokens', 'tokens'], ['stop']];
+const columns = [['answer', 'step'], ['problem'], ['role'], ['outcome'], ['stage passed'], ['reward', 'reward', true],
+  ['advantage', 'advantage', true], ['speed-up', 'speedup', true], ['tokens', 'tokens', true], ['stop']];
 
 function tableOf(run, rows, sort, go) {
-  return el('div', {class: 'wide'}, el('table', {}, el('thead', {}, el('tr', {}, columns.map(([name, key]) => el('th', {scope: 'col',
-    'aria-sort': go && key && key === sort ? 'descending' : null}, go && key ? el('button', {type: 'button', click: () => go({sort: key})},
+  return el('div', {class: 'wide'}, el('table', {}, el('thead', {}, el('tr', {}, columns.map(([name, key, isNumber]) => el('th', {scope: 'col',
+    class: isNumber ? 'number' : null, 'aria-sort': go && key && key === sort ? 'descending' : null}, go && key ? el('button', {type: 'button', click: () => go({sort: key})},
     name + (key === sort ? ' \u25be' : '')) : name)))), el('tbody', {}, rows.map((r) => rowOf(run, r)))));
 }
 

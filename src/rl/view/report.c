@@ -52,13 +52,14 @@ static enum status put_charts(const struct shared_report *r, struct err *e) {
     json_t *series;
     TRY(view_metrics(r->view, r->run, names, POINTS, &text, e));
     TRY(parse(&text, &o, e));
-    str_adds(r->out, "<h2>Curves</h2>\n");
+    str_adds(r->out, "<h2>Curves</h2>\n<div class=\"charts\">\n");
     json_object_foreach(json_object_get(o, "series"), name, series) {
         CLEANUP_FREE double *x = numbers_of(json_object_get(series, "step"));
         CLEANUP_FREE double *y = numbers_of(json_object_get(series, "value"));
         const struct page_series one = {name, x, y, (int)json_array_size(json_object_get(series, "step"))};
         page_draw(r->out, &(struct page_chart){name, "step", name, &one, 1, (double)NAN, false});
     }
+    str_adds(r->out, "</div>\n");
     return ST_OK;
 }
 
