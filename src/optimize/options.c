@@ -92,7 +92,7 @@ enum status optimize_options_finish(struct config *c, struct optimize_options *o
     TRY(train_options_finish(c, &o->train, e));
     if (o->train.trainer == TRAINER_TINKER)
         return config_reject(c, "trainer", e,
-                             "optimize has no server train yet: expected engine (sampler: tinker asks "
+                             "optimize does not train on a server: expected engine (sampler: tinker asks "
                              "a server's model)");
     o->budget_s = 0;
     if (o->budget && *o->budget && budget_seconds(o->budget, &o->budget_s, e) != ST_OK) {
