@@ -295,7 +295,7 @@ extern "C" int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, st
                                 const struct cu_routing *r) {
     const int64_t n = y.rows * y.cols;
     if (n <= 0) return 0;
-    if (by_sixteens(y) && by_sixteens(x))
+    if (y.narrow == x.narrow && by_sixteens(y) && by_sixteens(x))
         return LAUNCH_SOON(gather_vec_kernel, grid_for(d, n * size_of(y) / 16, ROW_THREADS), ROW_THREADS, 0, d, y, x,
                            *r);
     return LAUNCH(gather_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, x, *r);
