@@ -260,7 +260,7 @@ static void test_failing_reference(void **state) {
         "class Model(nn.Module):\n    def forward(self, x):\n        harness.Harness.describe = describe\n"
         "        return torch.relu(x)\n";
     static const char always[] = "class Model(nn.Module):\n    calls = 0\n\n    def forward(self, x):\n"
-                                 "        import os\n        Model.calls += os.path.exists('/tmp/answer.py')\n"
+                                 "        import sys\n        Model.calls += 'answer' in sys.modules\n"
                                  "        if Model.calls == 3:\n            raise ValueError('no')\n"
                                  "        return torch.relu(x)\n";
     static const char answer[] =
