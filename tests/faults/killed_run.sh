@@ -22,7 +22,7 @@ kill_resume "GRPO, LoRA, with a KL reference" 12 4 lora_rank=8 kl_penalty_coef=0
 kill_resume "turns" 13 4 lora_rank=0 mode=multi_turn max_turns=3 group_size=2 max_steps=3
 kill_resume "turns, with a running baseline and replaced groups" 2 2 lora_rank=0 mode=multi_turn max_turns=2 advantage=ema \
     refill_rounds=1 group_size=2 max_steps=3 level=0 curriculum.enabled=true curriculum.window=1 hierarchical_rewards=true advantage_group=turn
-check "its metrics and charts" sh -c "'$KRL' runs metrics whole --runs-dir '$tmp/last' | grep -qE '^ +2 .*%' &&
+check "metrics and charts of a run with turns" sh -c "'$KRL' runs metrics whole --runs-dir '$tmp/last' | grep -qE '^ +2 .*%' &&
     for tag in Reward/Mean Kernel/CorrectRate Multiturn/SuccessRate Multiturn/AvgTurns Multiturn/Turn1/CorrectRate; do
         cat '$tmp'/last/whole/tensorboard/* | grep -aq \$tag || exit 1
     done"
