@@ -116,12 +116,16 @@ void session_project_begin(void *tinker, struct http_exchange *x) {
     CLEANUP_FREE char *id = xstrndup(tail, (size_t)(slash - tail));
     struct tinker_session *s = session_of(t, x, id);
     if (!s) return;
-    free(s->project);
+    char *const before = s->project;
     s->project = xstrdup(project);
-    if (store_session(t, s, &e) == ST_OK)
+    if (store_session(t, s, &e) == ST_OK) {
+        free(before);
         reply_empty(x);
-    else
-        reply_detail(x, 503, "%s", e.msg);
+        return;
+    }
+    free(s->project);
+    s->project = before;
+    reply_detail(x, 503, "%s", e.msg);
 }
 
 /* ---- the search ---------------------------------------------------------------------------------------------------*/
