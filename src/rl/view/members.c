@@ -152,7 +152,7 @@ enum status members_read(struct line_members *s, const char *line, size_t n, con
     const char *key;
     json_t *v;
     if (!json_is_object(s->whole)) return FAIL(e, ST_PARSE, "%s: expected an object", where);
-    json_object_foreach(s->whole, key, v) * add(s) = member_of(key, v);
+    json_object_foreach(s->whole, key, v) { *add(s) = member_of(key, v); }
     return ST_OK;
 }
 
