@@ -22,7 +22,8 @@
  *   cuBLASLt, whose products sum in another order.
  * - linear_dx: the same with linear_dx.
  * - gates: y = swiglu of linear of gather of x, in bfloat16, with the bits of the three; xp and gu, which have room for
- *   what gather and linear give, are undefined afterwards. NULL: a backend does the three one after the other.
+ *   what gather and linear give, are undefined afterwards. NULL, or false:
+ *   the backend does not do this in one, and nothing has been done.
  * - linear_dw: linear_dw over the places of each expert, into dw + e * stride.
  * - combine: y[t] begins at z[t] (z.data NULL: at 0; y may be z). Then, j ascending, y = fma(weight_j, o[place], y), or
  *   without weights y = y + o[place].
@@ -58,7 +59,7 @@ struct expert_ops {
     void (*gather)(struct backend *be, struct tensor y, struct tensor x, const struct routing *r);
     void (*linear)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, int64_t E,
                    struct expert_places at, float scale, bool accumulate);
-    void (*gates)(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
+    bool (*gates)(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
                   const struct weight *w, const struct routing *r);
     void (*linear_dx)(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, int64_t E,
                       struct expert_places at, float scale, bool accumulate);

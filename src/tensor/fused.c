@@ -23,10 +23,7 @@ void fused_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, 
 void fused_expert_gates(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
                         const struct weight *w, const struct routing *r) {
     const struct expert_ops *ops = be->experts;
-    if (ops->gates && x.dt == DT_BF16) {
-        ops->gates(be, y, gu, xp, x, w, r);
-        return;
-    }
+    if (ops->gates && ops->gates(be, y, gu, xp, x, w, r)) return;
     ops->gather(be, xp, x, r);
     ops->linear(be, gu, xp, w, r->E, routing_places(r), 1, false);
     be->swiglu(be, y, gu);

@@ -214,10 +214,11 @@ static bool gates_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t k, i
     const struct tensor h = tensor_of(at[0], DT_BF16, T, depth), hp = tensor_of(at[1], DT_BF16, P, depth);
     const struct tensor gu = tensor_of(at[2], DT_BF16, P, 2 * F), y = tensor_of(at[3], DT_BF16, P, F);
     gpu->experts->route(gpu, &r, tensor_full(logits, T, E), true, false);
+    bool taken = false;
     for (int i = 0; i < 2; i++) {
         gpu->mem_zero(gpu, at[3], (size_t)(P * F) * 2);
         if (i == 0) {
-            gpu->experts->gates(gpu, y, gu, hp, h, w, &r);
+            taken = gpu->experts->gates(gpu, y, gu, hp, h, w, &r);
         } else {
             gpu->experts->gather(gpu, hp, h, &r);
             gpu->experts->linear(gpu, gu, hp, w, E, routing_places(&r), 1, false);
@@ -225,7 +226,7 @@ static bool gates_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t k, i
         }
         gpu->mem_get(gpu, got[i], at[3], (size_t)(P * F) * 2);
     }
-    const bool ok = gpu->sync(gpu, &e) == ST_OK && memcmp(got[0], got[1], (size_t)(P * F) * 2) == 0;
+    const bool ok = gpu->sync(gpu, &e) == ST_OK && taken && memcmp(got[0], got[1], (size_t)(P * F) * 2) == 0;
     for (int64_t i = 0; i < E; i++) gpu->weight_free(gpu, &w[i]);
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) gpu->mem_free(gpu, at[i]);
     gpu->mem_free(gpu, logits);

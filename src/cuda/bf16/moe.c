@@ -139,27 +139,24 @@ static void linear(struct backend *be, struct tensor y, struct tensor x, const s
     product(be, "expert_linear", y, x, w, E, at, factor, accumulate, false);
 }
 
-static void gates(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
+static bool gates(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
                   const struct weight *w, const struct routing *r) {
     static const char op[] = "expert_gates";
     ASSERT(y.rows == r->T * r->k && 2 * y.cols == w->N && x.rows == r->T && x.cols == w->K);
     struct cuda_backend *c = cuda_begin(be, op);
-    if (!c || y.rows == 0) return;
+    (void)gu, (void)xp;
+    if (!c || y.rows == 0) return true; /* after an error, or of no rows, nothing is to be done */
     const struct cu_gemm16 p = {
         side(x.data, x.ld, 1), side(w->packed, w->K, 1), y.data, 1, y.ld, NULL, false, y.rows, y.cols, w->K, 0};
     bool takes = w->dt == DT_BF16 && x.dt == DT_BF16 && y.dt == DT_BF16 && r->E <= CU_GROUP_MOST;
     uint64_t sign;
     struct cu_group g = takes ? group_of(w, r->E, 0, routing_places(r), &sign) : (struct cu_group){0};
-    if (!takes || !cu_experts_takes(&c->dev, &p, &g)) {
-        gather(be, xp, x, r);
-        linear(be, gu, xp, w, r->E, routing_places(r), 1, false);
-        be->swiglu(be, y, gu);
-        return;
-    }
+    if (!takes || !cu_experts_takes(&c->dev, &p, &g)) return false;
     g.pair = r->pair;
     g.per_row = (int32_t)r->k;
     if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), sign))
         cuda_ok(c, op, cu_experts_gemm(&c->dev, &p, &g, true));
+    return true;
 }
 
 static void linear_dx(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, int64_t E,
