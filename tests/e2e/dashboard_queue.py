@@ -27,7 +27,8 @@ def main():
     def nothing():
         b.show(url, "")
         b.js(
-            "document.getElementById('key').value = arguments[0]; document.querySelector('main form button').click()", key
+            "document.getElementById('key').value = arguments[0]; document.querySelector('main form button').click()",
+            key,
         )
         b.wait(f"return {SAID}.startsWith('Nothing waits.')", "an empty queue behind the key")
 
