@@ -51,7 +51,7 @@ def outcomes_of(server, items):
     """Verdicts by metadata, and the jobs without one."""
     status, made, _ = server.ask("POST", "/v1/verify/batches", {"items": items})
     assert status == 202, made
-    until_done(server, made["id"], "batches/")
+    until_done(server, made["id"], "batches/", seconds=7200)
     jobs = server.ask("GET", f"/v1/verify/batches/{made['id']}/results?limit=1000")[1]["data"]
     assert len(jobs) == len(items)
     return {job["metadata"]: job for job in jobs}
