@@ -657,8 +657,8 @@ static void test_leavers(void **state) {
     close_server();
 }
 
-/* A process that is being started has the descriptors of this one until it runs its program. So the kernel may know of a
- * connection that has ended here. */
+/* A process that is being started has the descriptors of this one until it runs its program. So the kernel may know of
+ * a connection that has ended here. */
 static void test_descriptor_that_lives_on(void **state) {
     (void)state;
     static const char request[] = "GET /fine HTTP/1.1\r\n" H "Connection: close\r\n\r\n";

@@ -32,8 +32,8 @@ void watch_add(struct http_server *s, struct conn *c) {
         c->half_closed = true; /* nobody would notice that the client leaves, so the server never waits for it */
 }
 
-/* To be called while the descriptor is open. That it is closed is not enough: a process that is being started may have a
- * copy of it, and then the kernel tells of a connection that is no more. */
+/* To be called while the descriptor is open. That it is closed is not enough: a process that is being started may have
+ * a copy of it, and then the kernel tells of a connection that is no more. */
 void watch_remove(struct http_server *s, const struct conn *c) { epoll_ctl(s->hangup_fd, EPOLL_CTL_DEL, c->fd, NULL); }
 
 static void hung_up(struct conn *c, uint32_t events) {

@@ -95,7 +95,9 @@ def main():
     program, folder, everything = sys.argv[1], sys.argv[2], sys.argv[3:] == ["all"]
     with open(f"{folder}/cheats.yaml", "w", encoding="utf-8") as f:
         f.write("sandbox:\n  run_timeout_s: 3\n")  # as expected.tsv has it
-    server = Server(program, folder, "--verify-only", "--verify-config", f"{folder}/cheats.yaml", env={"FAKE_TOKEN": "1"})
+    server = Server(
+        program, folder, "--verify-only", "--verify-config", f"{folder}/cheats.yaml", env={"FAKE_TOKEN": "1"}
+    )
     assert judge(server, "tests/cheats/c", "c", ".c", everything) > 10
     if everything:
         assert judge(server, "tests/cheats", "torch_cpu", ".py", True) > 50
