@@ -63,32 +63,36 @@ struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum check
 
 /* ---- on disk ------------------------------------------------------------------------------------------------------*/
 
+void checkpoint_put(struct str *out, const struct tinker_checkpoint *c) {
+    js_begin(out, NULL, '{');
+    js_put_i64(out, "version", 1);
+    js_put_str(out, "owner", c->owner);
+    js_put_str(out, "run", c->run);
+    js_put_str(out, "kind", checkpoint_kind_names[c->kind]);
+    js_put_str(out, "name", c->name);
+    js_put_str(out, "base", c->base);
+    js_put_i64(out, "rank", c->shape.rank);
+    js_put_f64(out, "alpha", (double)c->shape.alpha);
+    js_put_i64(out, "parts", c->shape.parts);
+    js_put_bool(out, "moments", c->moments);
+    js_put_bool(out, "public", c->public);
+    js_put_i64(out, "bytes", c->bytes);
+    js_put_i64(out, "made", c->made);
+    js_put_i64(out, "expires", c->expires);
+    js_put_str(out, "metadata", c->metadata);
+    js_put_str(out, "call", c->call);
+    js_put_str(out, "project", c->project);
+    js_end(out, '}');
+}
+
 enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *dir, struct err *e) {
     CLEANUP_FREE char *path = fs_join(dir, description);
     CLEANUP_STR struct str s = STR_INIT;
-    js_begin(&s, NULL, '{');
-    js_put_i64(&s, "version", 1);
-    js_put_str(&s, "owner", c->owner);
-    js_put_str(&s, "run", c->run);
-    js_put_str(&s, "kind", checkpoint_kind_names[c->kind]);
-    js_put_str(&s, "name", c->name);
-    js_put_str(&s, "base", c->base);
-    js_put_i64(&s, "rank", c->shape.rank);
-    js_put_f64(&s, "alpha", (double)c->shape.alpha);
-    js_put_i64(&s, "parts", c->shape.parts);
-    js_put_bool(&s, "moments", c->moments);
-    js_put_bool(&s, "public", c->public);
-    js_put_i64(&s, "bytes", c->bytes);
-    js_put_i64(&s, "made", c->made);
-    js_put_i64(&s, "expires", c->expires);
-    js_put_str(&s, "metadata", c->metadata);
-    js_put_str(&s, "call", c->call);
-    js_put_str(&s, "project", c->project);
-    js_end(&s, '}');
+    checkpoint_put(&s, c);
     return fs_write_atomic(path, s.p, s.len, e);
 }
 
-static enum status read_description(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) {
+enum status checkpoint_parse(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) {
     const char *run, *name, *kind, *base, *metadata = NULL, *call = NULL, *owner = "", *project = NULL;
     int64_t version, rank, parts;
     double alpha;
@@ -113,6 +117,10 @@ static enum status read_description(const json_t *j, const char *where, struct t
     for (c->kind = 0; c->kind < CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_names[c->kind]) != 0;) c->kind++;
     if (c->kind == CHECKPOINT_KINDS || !call_name_is_safe(name))
         return FAIL(e, ST_PARSE, "%s: kind or name is none", where);
+    const unsigned all = ADAPTER_ATTENTION | ADAPTER_MLP | ADAPTER_HEAD;
+    if (rank < 1 || rank > CALL_MAX_RANK || parts < 1 || parts > all || !(alpha > 0) ||
+        strlen(owner) >= sizeof c->owner)
+        return FAIL(e, ST_PARSE, "%s: rank, alpha, parts or owner are none", where);
     c->shape = (struct adapter_shape){.rank = (int)rank, .alpha = (float)alpha, .parts = (unsigned)parts};
     snprintf(c->owner, sizeof c->owner, "%s", owner);
     c->run = xstrdup(run);
@@ -136,7 +144,7 @@ static void find_one(struct tinker *t, const char *folder) {
         return;
     }
     c->folder = xstrdup(folder);
-    if (js_load(path, MAX_DESCRIPTION, &j, &e) == ST_OK && read_description(j, path, c, &e) == ST_OK) {
+    if (js_load(path, MAX_DESCRIPTION, &j, &e) == ST_OK && checkpoint_parse(j, path, c, &e) == ST_OK) {
         checkpoint_add(t, c);
         return;
     }

@@ -378,6 +378,10 @@ void retrieve_many_end(void *tinker, struct http_exchange *x);
 enum status store_open(struct tinker *t, struct err *e) MUST_USE;
 /* Once the model is there: sessions, models and samplers of the server before are made again, and their calls go on. */
 void store_go_on(struct tinker *t);
+/* What session.json says: the same for a session; the owner's id is *owner, in j. */
+void store_session_put(struct str *out, const struct tinker_session *s, const char *owner);
+enum status store_session_parse(const json_t *j, const char *where, struct tinker_session *s, const char **owner,
+                                struct err *e) MUST_USE;
 enum status store_session(const struct tinker *t, const struct tinker_session *s, struct err *e) MUST_USE;
 /* Its end: the next server does not go on with it. With `all` its files go. */
 void store_end_session(const struct tinker *t, const struct tinker_session *s, bool all);
@@ -470,7 +474,11 @@ enum status checkpoint_copy(struct tinker *t, const struct tinker_checkpoint *fr
                             struct err *e) MUST_USE;
 /* The checkpoint of a tenant that this call made, or NULL. */
 struct tinker_checkpoint *checkpoint_of_call(const struct tinker *t, const struct tinker_tenant *by, const char *call);
-/* Writes down what it is, into its folder. Any thread. */
+/* What checkpoint.json says, written, and read into a zeroed *c, whose texts are c's after an error, too. ST_PARSE;
+ * ST_UNSUPPORTED: a version that is not known. */
+void checkpoint_put(struct str *out, const struct tinker_checkpoint *c);
+enum status checkpoint_parse(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) MUST_USE;
+/* Writes it down into its folder. Any thread. */
 enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *dir, struct err *e) MUST_USE;
 /* Puts it into the table, in the place of the one of its name. */
 void checkpoint_add(struct tinker *t, struct tinker_checkpoint *c);
