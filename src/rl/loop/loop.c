@@ -321,8 +321,8 @@ static void rank_metrics(struct training *t, struct metrics *m) {
 
 static enum status write_step(struct training *t, const struct rollout *r, int constant, const struct update_stats *u,
                               const struct step_times *times, struct err *e) {
-    TRY(run_traces(t->run, t->step, r, e));
-    TRY(roles_traces(&t->roles, t->run, t->step, e));
+    TRY(run_traces(t->run, t->step, t->s.actor.tok, r, e));
+    TRY(roles_traces(&t->roles, t->run, t->step, t->s.actor.tok, e));
     struct metrics m = {0};
     const double elapsed = clock_now_s() - t->started_s;
     if (t->o->curriculum.enabled) {
