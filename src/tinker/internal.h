@@ -378,10 +378,6 @@ void retrieve_many_end(void *tinker, struct http_exchange *x);
 enum status store_open(struct tinker *t, struct err *e) MUST_USE;
 /* Once the model is there: sessions, models and samplers of the server before are made again, and their calls go on. */
 void store_go_on(struct tinker *t);
-/* What session.json says: the same for a session; the owner's id is *owner, in j. */
-void store_session_put(struct str *out, const struct tinker_session *s, const char *owner);
-enum status store_session_parse(const json_t *j, const char *where, struct tinker_session *s, const char **owner,
-                                struct err *e) MUST_USE;
 enum status store_session(const struct tinker *t, const struct tinker_session *s, struct err *e) MUST_USE;
 /* Its end: the next server does not go on with it. With `all` its files go. */
 void store_end_session(const struct tinker *t, const struct tinker_session *s, bool all);
@@ -450,6 +446,17 @@ bool sampler_is_used(const struct tinker *t, const struct tinker_sampler *m);
 /* Ends what a session samples. */
 void samplings_end(struct tinker *t, const struct tinker_session *s);
 
+/* ---- files.c ---- */
+/* What session.json says, written, and read into a zeroed *s, whose texts are s's after an error, too. owner: the
+ * tenant's id; read, it lies in j. ST_PARSE; ST_UNSUPPORTED: a version that is not known. */
+void session_put(struct str *out, const struct tinker_session *s, const char *owner);
+enum status session_parse(const json_t *j, const char *where, struct tinker_session *s, const char **owner,
+                          struct err *e) MUST_USE;
+/* The same for checkpoint.json. */
+void checkpoint_put(struct str *out, const struct tinker_checkpoint *c);
+enum status checkpoint_parse(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) MUST_USE;
+void checkpoint_free(struct tinker_checkpoint *c);
+
 /* ---- checkpoints.c ---- */
 enum status checkpoints_open(struct tinker *t, struct err *e) MUST_USE;
 void checkpoints_close(struct tinker *t);
@@ -463,7 +470,6 @@ bool checkpoint_seen(const struct tinker_checkpoint *c, const struct tinker_tena
 struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum checkpoint_kind kind,
                                           const struct call_save *c, const char *call);
 char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c); /* malloc'ed */
-void checkpoint_free(struct tinker_checkpoint *c);
 /* What a copy of a checkpoint has of its own; expires as in a checkpoint. */
 struct checkpoint_copy {
     const char *run, *owner, *call, *project; /* project: or NULL */
@@ -474,11 +480,7 @@ enum status checkpoint_copy(struct tinker *t, const struct tinker_checkpoint *fr
                             struct err *e) MUST_USE;
 /* The checkpoint of a tenant that this call made, or NULL. */
 struct tinker_checkpoint *checkpoint_of_call(const struct tinker *t, const struct tinker_tenant *by, const char *call);
-/* What checkpoint.json says, written, and read into a zeroed *c, whose texts are c's after an error, too. ST_PARSE;
- * ST_UNSUPPORTED: a version that is not known. */
-void checkpoint_put(struct str *out, const struct tinker_checkpoint *c);
-enum status checkpoint_parse(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) MUST_USE;
-/* Writes it down into its folder. Any thread. */
+/* Writes down what it is, into its folder. Any thread. */
 enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *dir, struct err *e) MUST_USE;
 /* Puts it into the table, in the place of the one of its name. */
 void checkpoint_add(struct tinker *t, struct tinker_checkpoint *c);

@@ -50,41 +50,11 @@ static char *folder_of(const struct tinker *t, const struct tinker_session *s) {
     return fs_join(t->session_folder, s->id);
 }
 
-void store_session_put(struct str *out, const struct tinker_session *s, const char *owner) {
-    js_begin(out, NULL, '{');
-    js_put_i64(out, "version", 1);
-    js_put_str(out, "owner", owner);
-    js_put_str(out, "name", s->name);
-    js_put_str(out, "metadata", s->metadata);
-    js_put_str(out, "project", s->project);
-    js_put_i64(out, "made", s->made);
-    js_end(out, '}');
-}
-
-enum status store_session_parse(const json_t *j, const char *where, struct tinker_session *s, const char **owner,
-                                struct err *e) {
-    const char *name = NULL, *metadata = NULL, *project = NULL;
-    int64_t version;
-    *owner = "";
-    TRY(js_get_i64(j, where, "version", &version, e));
-    if (version != 1) return FAIL(e, ST_UNSUPPORTED, "%s: version %lld is not known", where, (long long)version);
-    TRY(js_opt_str(j, where, "owner", owner, e));
-    TRY(js_opt_str(j, where, "name", &name, e));
-    TRY(js_opt_str(j, where, "metadata", &metadata, e));
-    TRY(js_opt_str(j, where, "project", &project, e));
-    TRY(js_opt_i64(j, where, "made", &s->made, e));
-    if (strlen(*owner) >= sizeof s->tenant->id) return FAIL(e, ST_PARSE, "%s: owner is none", where);
-    s->name = name ? xstrdup(name) : NULL;
-    s->metadata = metadata ? xstrdup(metadata) : NULL;
-    s->project = project ? xstrdup(project) : NULL;
-    return ST_OK;
-}
-
 enum status store_session(const struct tinker *t, const struct tinker_session *s, struct err *e) {
     CLEANUP_FREE char *dir = folder_of(t, s), *path = fs_join(dir, session_file);
     CLEANUP_STR struct str out = STR_INIT;
     TRY(fs_mkdirs(dir, e));
-    store_session_put(&out, s, s->tenant->id);
+    session_put(&out, s, s->tenant->id);
     return fs_write_atomic(path, out.p, out.len, e);
 }
 
@@ -522,7 +492,7 @@ static struct tinker_session *restore_session(struct tinker *t, const char *dir,
     struct tinker_session *s = xcalloc(1, sizeof *s);
     enum status st = js_load(path, MAX_SESSION, &j, e);
     if (st == ST_OK && strlen(id) >= sizeof s->id) st = FAIL(e, ST_PARSE, "%s: no session has this name", path);
-    if (st == ST_OK) st = store_session_parse(j, path, s, &owner, e);
+    if (st == ST_OK) st = session_parse(j, path, s, &owner, e);
     if (st != ST_OK) {
         free(s);
         return NULL;

@@ -12,12 +12,14 @@ static bool session(const json_t *j, struct str *out) {
     struct tinker_session *s = calloc(1, sizeof *s);
     const char *owner;
     struct err e = {0};
-    const enum status st = store_session_parse(j, "session.json", s, &owner, &e);
+    const enum status st = session_parse(j, "session.json", s, &owner, &e);
     ASSERT(st == ST_OK || e.msg[0]);
     if (st == ST_OK) ASSERT(strlen(owner) < sizeof s->tenant->id);
-    if (st == ST_OK) store_session_put(out, s, owner);
-    s->samples = -1;
-    ended_session_free(s);
+    if (st == ST_OK) session_put(out, s, owner);
+    free(s->name);
+    free(s->metadata);
+    free(s->project);
+    free(s);
     return st == ST_OK;
 }
 
