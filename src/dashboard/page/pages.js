@@ -44,6 +44,20 @@ export async function runs(place, signal) {
     el('table', {}, heads(['run', 'state', 'steps', 'done', 'last change', 'error']), body)) : el('p', {}, 'There are no runs yet.'), verdicts);
 }
 
+// Of lines of JSON a table; a line that is none is shown as it is.
+function checkpoints(lines) {
+  const row = (line) => {
+    try {
+      const c = JSON.parse(line);
+      return el('tr', {}, cell(c.name), cell(number(c.next_step), true), cell(c.kind), cell(new Date(1000 * c.time).toLocaleString()));
+    } catch {
+      return el('tr', {}, el('td', {colspan: 4}, line));
+    }
+  };
+  return el('div', {class: 'wide'}, el('table', {}, heads(['name', 'next step', 'weights', 'written']),
+    el('tbody', {}, lines.split('\n').filter(Boolean).map(row))));
+}
+
 const first = ['reward/mean', 'kernel/correct_rate', 'kernel/geomean_speedup', 'policy/entropy', 'policy/truncated_rate', 'time/total_s'];
 
 export async function overview(place, signal) {
@@ -58,7 +72,7 @@ export async function overview(place, signal) {
     run.alerts.map((a) => el('p', {class: 'alert', role: 'alert'}, a.text + ' ', el('a', {href: address(place.run, 'episodes',
       [], {step_from: Math.max(0, run.steps - 1)})}, 'Its answers'))),
     el('div', {class: 'charts'}, first.map((n) => chart(n, series[n] ? [{name: n, ...series[n]}] : []))),
-    el('h2', {}, 'Checkpoints'), run.checkpoints ? code(run.checkpoints) : el('p', {}, 'None yet.'),
+    el('h2', {}, 'Checkpoints'), run.checkpoints ? checkpoints(run.checkpoints) : el('p', {}, 'None yet.'),
     el('details', {}, el('summary', {}, 'Configuration'), code(run.config || '')));
 }
 
@@ -108,17 +122,17 @@ export const episodeAddress = (run, r, query = {}) => address(run, 'episode', [r
 function rowOf(run, r) {
   return el('tr', {}, el('td', {}, el('a', {href: episodeAddress(run, r), class: 'row'}, `${r.step}/${r.group}/${r.sample}/${r.turn}`)),
     cell(r.problem || '-'), cell(r.role || 'solver'), el('td', {}, outcome(r.outcome)), cell(r.passed_stage || '-'), cell(number(r.reward), true),
-    cell(number(r.advantage), true), cell(r.speedup === null ? '-' : `${number(r.speedup, 3)} [${number(r.speedup_low, 3)} ${number(r.speedup_high, 3)}]`, true),
+    cell(number(r.advantage), true), cell(r.speedup === null ? '-' : `${number(r.speedup, 3)} [${number(r.speedup_low, 2)} ${number(r.speedup_high, 2)}]`, true),
     cell(number(r.tokens), true), cell(r.stop || '-'));
 }
 
-const columns = [['answer', 'step'], ['problem'], ['role'], ['outcome'], ['stage passed'], ['reward', 'reward', true],
+const columns = [['answer', 'step'], ['problem'], ['role'], ['outcome'], ['passed'], ['reward', 'reward', true],
   ['advantage', 'advantage', true], ['speed-up', 'speedup', true], ['tokens', 'tokens', true], ['stop']];
 
 function tableOf(run, rows, sort, go) {
   return el('div', {class: 'wide'}, el('table', {}, el('thead', {}, el('tr', {}, columns.map(([name, key, isNumber]) => el('th', {scope: 'col',
     class: isNumber ? 'number' : null, 'aria-sort': go && key && key === sort ? 'descending' : null}, go && key ? el('button', {type: 'button', click: () => go({sort: key})},
-    name + (key === sort ? ' \u25be' : '')) : name)))), el('tbody', {}, rows.map((r) => rowOf(run, r)))));
+    name + (key === sort ? '\u00a0\u25be' : '')) : name)))), el('tbody', {}, rows.map((r) => rowOf(run, r)))));
 }
 
 export async function episodes(place, signal) {
@@ -172,7 +186,7 @@ async function moduleOf(run, problem, signal) {
 }
 
 // What the answers of these rows were asked: the first answer to a prompt has it. turn: of which turn; sample: of whose, behind the first turn.
-const PROMPT_SHOWN = 1500;
+const PROMPT_SHOWN = 800;
 async function promptOf(run, rows, role, turn, sample, signal) {
   const first = rows.find((r) => (r.role || '') === (role || '') && r.turn === turn && (turn === 0 || r.sample === sample));
   const t = first && (await trace(run, first, signal)).trace;
@@ -251,11 +265,11 @@ export async function episode(place, signal) {
   const near = (r, word, id) => r ? el('a', {href: episodeAddress(place.run, r), id}, word) : null;
   const i = own.findIndex((r) => r.sample === sample && r.turn === turn);
   return el('section', {}, el('h1', {}, `Answer ${place.parts.join('/')}: ${visible(t.row.problem || '')}`),
-    el('p', {}, near(own[i - 1], 'previous (k) ', 'previous'), ' ', near(own[i + 1], 'next (j) ', 'next'), ' ',
-      near(turns[at - 1], 'turn before ([) ', 'turn-before'), ' ', near(turns[at + 1], 'turn behind (]) ', 'turn-behind'), ' ',
-      el('a', {href: address(place.run, 'group', [step, g]), id: 'group'}, 'group (g)'), ' ',
-      partners.length || q.diff === undefined ? el('a', {href: to({diff: with_ ? Number(q.diff) + 1 : 0}), id: 'diff'}, 'diff (d)') : null, ' ',
-      el('a', {href: to({tokens: q.tokens ? '' : '1'}), id: 'tokens'}, 'tokens (t)'), ' ', el('a', {href: to({raw: q.raw ? '' : '1'}), id: 'raw'}, 'raw (r)')),
+    el('p', {class: 'links'}, near(own[i - 1], 'previous (k)', 'previous'), near(own[i + 1], 'next (j)', 'next'),
+      near(turns[at - 1], 'turn before ([)', 'turn-before'), near(turns[at + 1], 'turn behind (])', 'turn-behind'),
+      el('a', {href: address(place.run, 'group', [step, g]), id: 'group'}, 'group (g)'),
+      partners.length || q.diff === undefined ? el('a', {href: to({diff: with_ ? Number(q.diff) + 1 : 0}), id: 'diff'}, 'diff (d)') : null,
+      el('a', {href: to({tokens: q.tokens ? '' : '1'}), id: 'tokens'}, 'tokens (t)'), el('a', {href: to({raw: q.raw ? '' : '1'}), id: 'raw'}, 'raw (r)')),
     v ? [el('p', {}, outcome(v.outcome), v.class ? ` class ${v.class}` : ''), stages(v), v.message ? addText(el('pre', {}), shortened(String(v.message))) : null] : el('p', {}, 'It has no verdict.'),
     v && v.lint ? el('p', {}, 'Static rules: ' + v.lint) : null,
     t.trace.reward && typeof t.trace.reward === 'object' ? rewards(t.trace.reward) : null,

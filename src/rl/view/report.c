@@ -97,7 +97,7 @@ static void put_row(struct str *out, const json_t *row) {
     page_cell(out, outcome);
     page_cell(out, text_of(row, "passed_stage"));
     page_cellf(out, isnan(reward) ? "" : "%.3f", reward);
-    page_cellf(out, isnan(speedup) ? "" : "%.2fx [%.2f, %.2f]", speedup, number_of(row, "speedup_low"),
+    page_cellf(out, isnan(speedup) ? "" : "%.2fx\u00a0[%.2f,\u00a0%.2f]", speedup, number_of(row, "speedup_low"),
                number_of(row, "speedup_high"));
 }
 
