@@ -35,7 +35,8 @@ struct runs_args {
     const volatile bool *cancel;
     int port;
     const char *html, *csv; /* files of export; NULL: not asked for */
-    int64_t step;
+    const char *filter;     /* of export; NULL: all answers of the step */
+    int64_t step;           /* -1: none is named */
 };
 
 static double percent(double rate) { return 100 * rate; }
@@ -458,8 +459,13 @@ static int resume(const char *runs_dir, int argc, char **argv) {
 /* ---- dashboard, export --------------------------------------------------------------------------------------------*/
 
 static enum status write_html(struct run_view *v, const struct runs_args *a, struct err *e) {
-    CLEANUP_STR struct str out = STR_INIT;
-    TRY(view_report(v, a->name[0], a->step, REPORT_MAX_BYTES, &out, e));
+    CLEANUP_STR struct str out = STR_INIT, filter = STR_INIT;
+    if (a->filter) str_adds(&filter, a->filter);
+    if (a->step >= 0) {
+        const long long step = (long long)a->step;
+        str_addf(&filter, "%sstep_from=%lld&step_to=%lld", filter.len > 0 ? "&" : "", step, step);
+    }
+    TRY(view_report(v, a->name[0], filter.p, REPORT_MAX_BYTES, &out, e));
     TRY(fs_write_atomic(a->html, out.p, out.len, e));
     printf("%s\n", a->html);
     return ST_OK;
@@ -505,8 +511,12 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(A, html, "html", "FILE", NULL,
               "Curves, the best kernels and answers of a step become one page that needs no server.", .of = "export"),
     FLAG_TEXT(A, csv, "csv", "FILE", NULL, "All metrics become a table, a line a step.", .of = "export"),
-    FLAG_INT(A, step, "step", "N", 0, 999999999, "the last one", "The page has the answers of this step.",
-             .of = "export"),
+    FLAG_INT(A, step, "step", "N", 0, 999999999, "the last one, or with --filter all",
+             "The page has the answers of this step.", .of = "export"),
+    FLAG_TEXT(A, filter, "filter", "FILTER", NULL,
+              "The page has the answers that this chooses, such as outcome=correct&reward_min=0.5: what the address of "
+              "the dashboard's page of episodes has behind its question mark.",
+              .of = "export"),
     FLAG_BOOL(A, yes, "yes", "It is not asked.", .of = "clean"),
 };
 #undef A
@@ -595,6 +605,8 @@ int cmd_runs(int argc, char **argv) {
         return args_wrong(&runs_command, &given, "expected the NAME of a run, or --all");
     if (strcmp(command, "export") == 0 && !a.html && !a.csv)
         return args_wrong(&runs_command, &given, "expected --html FILE or --csv FILE");
+    if (!a.html && (a.filter || a.step >= 0))
+        return args_wrong(&runs_command, &given, "--filter and --step choose answers for --html FILE");
     size_t c = 0;
     while (strcmp(commands[c].name, command) != 0) c++;
     if (a.follow || commands[c].each == stop || commands[c].each == watch) a.cancel = interrupt_flag();

@@ -25,8 +25,6 @@
 #include "tinker/tinker.h"
 
 enum { MAX_LIST = 256 };
-/* Host memory of adapters at rest; more of them lie in files. */
-#define REST_BYTES (512LL << 20)
 
 struct list {
     const char *item[MAX_LIST];
@@ -181,6 +179,8 @@ static const struct args_flag flags[] = {
     FLAG_INT(O, tinker.max_models, "tinker-models", "N", 1, 100000, "64", "They train so many models at a time."),
     FLAG_INT(O, tinker.max_awake, "tinker-awake", "N", 1, 10000, "8",
              "So many of these are on the device; the others rest in host memory."),
+    FLAG_INT(O, tinker.rest_bytes, "tinker-rest", "BYTES", 0, INT64_MAX, "536870912",
+             "Samplers at rest take so much host memory; more of them lie in files, DIR/resting."),
     FLAG_INT(O, tinker.key_models, "tinker-key-models", "N", 1, 100000, "16",
              "Where there are keys, each of them trains so many models at a time."),
     FLAG_INT(O, tinker.key_tokens, "tinker-key-tokens", "N", 1, INT64_MAX, "33554432",
@@ -440,7 +440,7 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
     if (o->tinker.dir) { /* samplers of clients that train come by the hundred */
         o->rest_dir = fs_join(o->tinker.dir, "resting");
         s->policy.engine.adapter_dir = o->rest_dir;
-        s->policy.engine.adapter_host_bytes = REST_BYTES;
+        s->policy.engine.adapter_host_bytes = o->tinker.rest_bytes;
     }
     s->adapters = o->adapters.item;
     s->n_adapters = o->adapters.n;
@@ -521,7 +521,7 @@ static int check_flags(const struct args *given, const struct serve_command_opti
                                            "adapter-dir", "tinker"};
     static const char *const of_tinker[] = {"tinker-tokenizer", "tinker-models",     "tinker-awake",
                                             "tinker-keep",      "tinker-key-models", "tinker-key-tokens",
-                                            "tinker-key-bytes", "train-tokens"};
+                                            "tinker-key-bytes", "tinker-rest",       "train-tokens"};
     if (!o->model && !o->verify.only) return args_wrong(&serve_command, given, "--model is needed");
     if (o->model && o->verify.only)
         return args_wrong(&serve_command, given, "--verify-only: there is no model with it; --verify has both");

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +36,9 @@ struct dashboard_job {
 enum query {
     Q_NAMES,
     Q_POINTS,
-    Q_STEP_FROM,
+    Q_CURSOR,
+    Q_LIMIT,
+    Q_STEP_FROM, /* this one and those behind it choose answers */
     Q_STEP_TO,
     Q_PROBLEM,
     Q_OUTCOME,
@@ -50,13 +51,11 @@ enum query {
     Q_SPEEDUP_MAX,
     Q_TEXT,
     Q_SORT,
-    Q_CURSOR,
-    Q_LIMIT,
     N_QUERY
 };
 static const char *const query_names[N_QUERY] = {
-    "names",      "points",     "step_from",   "step_to",     "problem", "outcome", "class",  "stop", "role",
-    "reward_min", "reward_max", "speedup_min", "speedup_max", "text",    "sort",    "cursor", "limit"};
+    "names", "points", "cursor",     "limit",      "step_from",   "step_to",     "problem", "outcome", "class",
+    "stop",  "role",   "reward_min", "reward_max", "speedup_min", "speedup_max", "text",    "sort"};
 
 struct dashboard {
     bool is_draining; /* true: streams end. The server's thread's alone */
@@ -88,33 +87,13 @@ static enum status whole(const struct dashboard_job *j, enum query q, int64_t us
     return FAIL(e, ST_USAGE, "%s: expected a whole number from 0 on", query_names[q]);
 }
 
-static enum status real(const struct dashboard_job *j, enum query q, double *out, struct err *e) {
-    *out = NAN;
-    if (!j->query[q] || (parse_f64(j->query[q], out) && isfinite(*out))) return ST_OK;
-    return FAIL(e, ST_USAGE, "%s: expected a number", query_names[q]);
-}
-
 static enum status episodes(struct dashboard *d, struct dashboard_job *j) {
-    char **t = j->query;
-    struct err *e = &j->err;
-    struct view_query q = {.problem = t[Q_PROBLEM],
-                           .outcome = t[Q_OUTCOME],
-                           .class = t[Q_CLASS],
-                           .stop = t[Q_STOP],
-                           .role = t[Q_ROLE],
-                           .text = t[Q_TEXT],
-                           .sort = t[Q_SORT]};
-    TRY(whole(j, Q_STEP_FROM, 0, &q.step_from, e));
-    TRY(whole(j, Q_STEP_TO, INT64_MAX, &q.step_to, e));
-    TRY(whole(j, Q_CURSOR, 0, &q.cursor, e));
-    TRY(whole(j, Q_LIMIT, 100, &q.limit, e));
-    TRY(real(j, Q_REWARD_MIN, &q.reward_min, e));
-    TRY(real(j, Q_REWARD_MAX, &q.reward_max, e));
-    TRY(real(j, Q_SPEEDUP_MIN, &q.speedup_min, e));
-    TRY(real(j, Q_SPEEDUP_MAX, &q.speedup_max, e));
-    if (q.sort && str_index_in("step|reward|advantage|speedup|tokens", q.sort, '|') < 0)
-        return FAIL(e, ST_USAGE, "sort: expected step, reward, advantage, speedup or tokens");
-    return view_episodes(d->view, j->part[0], &q, &j->out, e);
+    struct view_query q = view_query_all();
+    TRY(whole(j, Q_CURSOR, q.cursor, &q.cursor, &j->err));
+    TRY(whole(j, Q_LIMIT, q.limit, &q.limit, &j->err));
+    for (int i = Q_STEP_FROM; i < N_QUERY; i++)
+        if (j->query[i]) TRY(view_query_set(&q, query_names[i], j->query[i], &j->err));
+    return view_episodes(d->view, j->part[0], &q, &j->out, &j->err);
 }
 
 /* Numbers in the path, from part 2 on. */

@@ -1,9 +1,13 @@
 #include "hosted/hosted.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/fs.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "hosted/link.h"
@@ -12,6 +16,7 @@
 #include "wire/wire.h"
 
 #define SDK_VERSION "0.38.0" /* of the official client whose calls these are */
+enum { KEPT_S = 3600 };      /* so long the server keeps files that are downloaded, if nothing deletes them */
 static const char hosted_service[] = "https://tinker.thinkingmachines.dev/services/tinker-prod";
 
 struct hosted {
@@ -645,4 +650,76 @@ enum status hosted_save(struct hosted *h, const char *name, char **path, struct 
     js_put_bool(&c.body, "overwrite", true);
     js_put_str(&c.body, "type", "save_weights");
     return make_for(h, &c, "path", path, e);
+}
+
+/* ---- files of the adapter -----------------------------------------------------------------------------------------*/
+
+/* A call without a body, whose answer is its result. */
+static struct link_call bare_call(const char *method, const char *path) {
+    return (struct link_call){.method = method, .path = path, .direct = true};
+}
+
+/* dir/name, from an address that the server gave; it stands there when it is whole. */
+static enum status fetch_file(struct hosted *h, const char *url, const char *dir, const char *name, struct err *e) {
+    CLEANUP_FREE char *path = fs_join(dir, name);
+    CLEANUP_STR struct str part = STR_INIT;
+    str_addf(&part, "%s.part", path);
+    struct link_call c = bare_call("GET", name);
+    c.url = url;
+    c.to = fopen(part.p, "we");
+    if (!c.to) return FAIL(e, ST_IO, "%s: %s", part.p, strerror(errno));
+    enum status st = link_run(h->link, &c, 1, NULL, NULL, e);
+    link_call_free(&c);
+    if ((fflush(c.to) != 0 || fsync(fileno(c.to)) != 0) && st == ST_OK)
+        st = FAIL(e, ST_IO, "%s: %s", part.p, strerror(errno));
+    fclose(c.to);
+    if (st == ST_OK && rename(part.p, path) != 0) st = FAIL(e, ST_IO, "%s: %s", path, strerror(errno));
+    if (st != ST_OK) unlink(part.p);
+    return st;
+}
+
+/* at: training_runs/RUN/checkpoints/KIND/NAME. */
+static enum status fetch_files(struct hosted *h, const char *at, const char *dir, struct err *e) {
+    static const char *const names[] = {"adapter_model.safetensors", "adapter_config.json"};
+    CLEANUP_STR struct str path = STR_INIT;
+    CLEANUP_JSON json_t *j = NULL;
+    json_t *urls;
+    str_addf(&path, "%s/external_weights_urls", at);
+    struct link_call c = bare_call("GET", path.p);
+    enum status st = link_run(h->link, &c, 1, NULL, NULL, e);
+    if (st == ST_OK) st = js_parse(str_c(&c.result), c.result.len, path.p, &j, e);
+    link_call_free(&c);
+    TRY(st);
+    TRY(js_get_object(j, path.p, "urls", &urls, e));
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const char *url;
+        TRY(js_get_str(urls, path.p, names[i], &url, e));
+        TRY(fetch_file(h, url, dir, names[i], e));
+    }
+    return ST_OK;
+}
+
+enum status hosted_download(struct hosted *h, const char *dir, struct err *e) {
+    static const char scheme[] = "tinker://";
+    CLEANUP_FREE char *path = NULL;
+    CLEANUP_STR struct str name = STR_INIT, at = STR_INIT;
+    struct err ignored;
+    if (h->lost) return FAIL(e, ST_IO, "the model's server was lost");
+    struct link_call c = json_call("save_weights_external", false);
+    str_addf(&name, "download-%lld", (long long)h->seq);
+    js_put_str(&c.body, "model_id", h->model_id);
+    js_put_i64(&c.body, "seq_id", h->seq++);
+    js_put_str(&c.body, "path", name.p);
+    js_put_i64(&c.body, "ttl_seconds", KEPT_S);
+    js_put_str(&c.body, "type", "save_weights_external");
+    TRY(make_for(h, &c, "path", &path, e));
+    const char *run = path + (sizeof scheme - 1), *slash = str_has_prefix(path, scheme) ? strchr(run, '/') : NULL;
+    if (!slash)
+        return FAIL(e, ST_IO, "save_weights_external: expected a path tinker://RUN/KIND/NAME, got \"%s\"", path);
+    str_addf(&at, "training_runs/%.*s/checkpoints%s", (int)(slash - run), run, slash);
+    const enum status st = fetch_files(h, at.p, dir, e);
+    struct link_call drop = bare_call("DELETE", at.p); /* else its time runs out */
+    if (link_run(h->link, &drop, 1, NULL, NULL, &ignored) != ST_OK) log_debug("%s", ignored.msg);
+    link_call_free(&drop);
+    return st;
 }

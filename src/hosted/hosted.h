@@ -54,6 +54,9 @@ enum status hosted_step(struct hosted *h, const struct adamw_config *c, double m
 /* Saves weights and moments on the server under a name of letters, digits and -_.=+; *path: tinker://..., the caller's
  * to free. */
 enum status hosted_save(struct hosted *h, const char *name, char **path, struct err *e) MUST_USE;
+/* Downloads the adapter as it is now into dir, which is there, as PEFT files: adapter_config.json comes last, when the
+ * other one is whole. The server keeps its copy for an hour at most. ST_CONFIG: the server gives no files. */
+enum status hosted_download(struct hosted *h, const char *dir, struct err *e) MUST_USE;
 /* As trainer.history: a number of all that was trained. Whoever begins with a path sets it. */
 uint64_t *hosted_history(struct hosted *h);
 

@@ -115,7 +115,10 @@ static enum status transfer(struct link *l, struct slot *s, struct err *e) {
     const char *lines[4];
     const struct link_call *of = s->of;
     const bool poll = s->request_id != NULL;
-    str_addf(&url, "%s%s", l->base, poll ? "retrieve_future" : of->path);
+    if (of->url)
+        str_adds(&url, of->url);
+    else
+        str_addf(&url, "%s%s", l->base, poll ? "retrieve_future" : of->path);
     str_clear(&s->call.request);
     if (poll) {
         js_begin(&s->call.request, NULL, '{');
@@ -125,8 +128,15 @@ static enum status transfer(struct link *l, struct slot *s, struct err *e) {
     } else {
         str_add(&s->call.request, of->body.p, of->body.len);
     }
-    const struct call_setup how =
+    struct call_setup how =
         setup(l, !poll && of->proto_body, poll && of->proto, url.p, poll ? POLL_TIMEOUT_S : POST_TIMEOUT_S, lines);
+    if (!poll) how.method = of->method;
+    how.to = of->to;
+    if (of->url) {
+        static const char *const none[] = {NULL};
+        how.header = none;
+        how.here = remote_is_here(of->url);
+    }
     TRY(call_begin(&s->call, &how, e));
     if (curl_multi_add_handle(l->multi, s->call.curl) != CURLM_OK) return FAIL(e, ST_IO, "libcurl: no more transfers");
     s->busy = true;
@@ -261,6 +271,7 @@ static enum status arrived(const struct link *l, struct slot *s, CURLcode code, 
     const long status = s->call.status;
     if (code == CURLE_OPERATION_TIMEDOUT && poll && clock_now_s() - s->begun_s >= POLL_TIMEOUT_S - 1) return not_yet(s);
     if (s->call.too_long) return nonsense(l, s, e);
+    if (code == CURLE_WRITE_ERROR) return FAIL(e, ST_IO, "%s: what comes cannot be written", s->of->path);
     if (code != CURLE_OK) return again(l, s, e);
     if (status == 408 && poll) {
         s->trouble_s = s->tries = 0;
@@ -297,7 +308,8 @@ static enum status begin_what_may(struct running *x, struct err *e) {
     return ST_OK;
 }
 
-static enum status take_what_came(struct running *x, bool *news, struct err *e) {
+/* *came: something ended, so that there may be more to begin. *news: a call is done. */
+static enum status take_what_came(struct running *x, bool *came, bool *news, struct err *e) {
     struct link *l = x->l;
     int active, queued;
     curl_multi_perform(l->multi, &active);
@@ -310,6 +322,7 @@ static enum status take_what_came(struct running *x, bool *news, struct err *e) 
         const struct link_call *of = s->of;
         TRY(arrived(l, s, code, e));
         x->done += of->done;
+        *came = true;
         *news |= of->done;
     }
     return ST_OK;
@@ -336,9 +349,9 @@ enum status link_run(struct link *l, struct link_call *calls, int n, link_progre
     double told_s = clock_now_s();
     enum status st = ST_OK;
     while (st == ST_OK && x.done < n) {
-        bool news = false;
+        bool came = false, news = false;
         st = begin_what_may(&x, e);
-        if (st == ST_OK) st = take_what_came(&x, &news, e);
+        if (st == ST_OK) st = take_what_came(&x, &came, &news, e);
         if (st != ST_OK || x.done == n) break;
         if (l->o.cancel && *l->o.cancel && in_trouble(l))
             st = FAIL(e, ST_IO, "interrupted while %s is out of reach", l->o.base_url);
@@ -346,7 +359,7 @@ enum status link_run(struct link *l, struct link_call *calls, int n, link_progre
             told_s = clock_now_s();
             if (!progress(ctx, x.done)) st = FAIL(e, ST_CANCELLED, "interrupted");
         }
-        if (st == ST_OK && !news) curl_multi_poll(l->multi, NULL, 0, STEP_MS, NULL);
+        if (st == ST_OK && !came) curl_multi_poll(l->multi, NULL, 0, STEP_MS, NULL);
     }
     stop_all(l);
     return st;

@@ -4,6 +4,8 @@
 #ifndef KERNELRL_HOSTED_LINK_H
 #define KERNELRL_HOSTED_LINK_H
 
+#include <stdio.h>
+
 #include "base/err.h"
 #include "base/str.h"
 
@@ -19,11 +21,14 @@ enum status link_open(const struct link_options *o, struct link **out, struct er
 void link_close(struct link *l); /* NULL is fine */
 
 struct link_call {
-    const char *path; /* "optim_step" */
-    struct str body;  /* the call's, link_call_free frees it */
-    bool proto_body;  /* true: the body is protobuf */
-    bool direct;      /* true: the answer is the result; else it is a promise of one */
-    bool proto;       /* true: the result is protobuf */
+    const char *path;   /* "optim_step" */
+    const char *method; /* "GET" or "DELETE", without a body; NULL: POST */
+    const char *url;    /* of a file elsewhere, which is asked for without the key; NULL: that of the path */
+    FILE *to;           /* takes the result instead, whatever its length; NULL: none. Of direct calls */
+    struct str body;    /* the call's, link_call_free frees it */
+    bool proto_body;    /* true: the body is protobuf */
+    bool direct;        /* true: the answer is the result; else it is a promise of one */
+    bool proto;         /* true: the result is protobuf */
     /* Makes another body, where the server has lost the promise and the call may be made anew; NULL: it may not. */
     void (*renew)(void *ctx, struct link_call *c);
     void *ctx;

@@ -3,7 +3,7 @@
 
 #include "page/page.h"
 
-enum { WIDTH = 640, HEIGHT = 260, LEFT = 56, RIGHT = 16, TOP = 30, BOTTOM = 40, MOST_SERIES = 6, TICKS = 5 };
+enum { WIDTH = 640, HEIGHT = 260, LEFT = 72, RIGHT = 16, TOP = 30, BOTTOM = 40, MOST_SERIES = 6, TICKS = 5 };
 
 struct scale {
     double low, high;
@@ -88,7 +88,12 @@ void page_draw(struct str *out, const struct page_chart *c) {
     if (isfinite(c->line)) extend(&y, c->line);
     x.low = fmin(x.low, 0);
     if (x.high <= x.low) x.high = x.low + 1;
-    const double room = y.high > y.low ? 0.08 * (y.high - y.low) : 0.5;
+    if (y.high <= y.low) { /* one value: what is never negative is not drawn as if it were */
+        const double half = y.low == 0 ? 1 : fabs(y.low) / 2;
+        y.low = y.low == 0 ? 0 : y.low - half;
+        y.high += half;
+    }
+    const double room = 0.08 * (y.high - y.low);
     y.low -= room;
     y.high += room;
     str_addf(out, "<svg viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" aria-label=\"", WIDTH, HEIGHT,

@@ -16,9 +16,11 @@ static const char style[] =
     "th,td{text-align:left;padding:.2rem .7rem .2rem 0;border-bottom:1px solid var(--line);vertical-align:top}"
     "th{color:var(--soft);font-weight:600}tr.good td{color:var(--good)}tr.bad td{color:var(--soft)}"
     "tr.best td{font-weight:600;color:var(--good)}pre{overflow:auto;padding:.6rem;border:1px solid var(--line);"
-    "border-radius:4px;font-size:13px}summary{cursor:pointer;color:var(--soft)}.wide{overflow-x:auto}"
+    "border-radius:4px;font-size:13px}summary{cursor:pointer;color:var(--soft);white-space:nowrap}.wide{overflow-x:"
+    "auto}"
     "svg{max-width:100%;height:auto}svg text{fill:var(--fg);font:12px system-ui,sans-serif}p.lead{font-size:1.1rem}"
-    "a{color:var(--good)}.charts{display:grid;gap:1rem;grid-template-columns:repeat(auto-fill,minmax(min(20rem,100%),"
+    "a{color:var(--good)}.charts svg "
+    "text{font-size:17px}.charts{display:grid;gap:1rem;grid-template-columns:repeat(auto-fill,minmax(min(20rem,100%),"
     "1fr))}.paper svg text{fill:#1c2026}"; /* a picture with a white ground of its own */
 
 void page_begin(struct str *out, const char *title) {

@@ -1,10 +1,12 @@
 #include "remote/call.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "base/fs.h"
 
@@ -26,6 +28,9 @@ const char *call_library(void) {
 static size_t on_body(char *p, size_t one, size_t bytes, void *ctx) {
     struct call *c = ctx;
     const size_t n = one * bytes;
+    long status = 0;
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (c->to && status == 200) return fwrite(p, 1, n, c->to);
     c->too_long = c->body.len + n > BODY_MAX;
     if (c->too_long) return n == 0 ? 1 : 0; /* any other number than n ends the transfer */
     str_add(&c->body, p, n);
@@ -58,6 +63,27 @@ static void set_headers(struct call *c, const struct call_setup *s) {
     c->headers = curl_slist_append(c->headers, line.p);
 }
 
+/* What is sent, and how long it may take. A key goes to the address that was given, and to no other; who asks for a
+ * file sends none. */
+static void set_request(struct call *c, const struct call_setup *s) {
+    CURL *h = c->curl;
+    if (s->method) {
+        curl_easy_setopt(h, CURLOPT_HTTPGET, 1L);
+        curl_easy_setopt(h, CURLOPT_CUSTOMREQUEST, s->method);
+    } else {
+        curl_easy_setopt(h, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->request.len);
+        curl_easy_setopt(h, CURLOPT_POSTFIELDS, str_c(&c->request));
+    }
+    curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, s->to ? 1L : 0L);
+    curl_easy_setopt(h, CURLOPT_MAXREDIRS, 5L);
+    if (s->to) {
+        curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, (long)s->timeout_s);
+    } else {
+        curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, (long)(s->timeout_s * 1e3));
+    }
+}
+
 enum status call_begin(struct call *c, const struct call_setup *s, struct err *e) {
     if (!c->curl) c->curl = curl_easy_init();
     if (!c->curl) return FAIL(e, ST_MEMORY, "libcurl: no handle");
@@ -65,20 +91,20 @@ enum status call_begin(struct call *c, const struct call_setup *s, struct err *e
     curl_easy_reset(h); /* the connection stays */
     set_headers(c, s);
     str_clear(&c->body);
+    c->to = s->to;
+    if (c->to && (fflush(c->to) != 0 || ftruncate(fileno(c->to), 0) != 0 || fseek(c->to, 0, SEEK_SET) != 0))
+        return FAIL(e, ST_IO, "%s: its file cannot be begun anew: %s", s->url, strerror(errno));
     c->too_long = false;
     c->status = 0;
     c->wait_s = -1;
     curl_easy_setopt(h, CURLOPT_URL, s->url);
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, 0L); /* a key goes to the address that was given */
     curl_easy_setopt(h, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "kernelrl/" KERNELRL_VERSION);
     curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_TIMEOUT_S);
-    curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, (long)(s->timeout_s * 1e3));
-    curl_easy_setopt(h, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->request.len);
-    curl_easy_setopt(h, CURLOPT_POSTFIELDS, str_c(&c->request));
+    set_request(c, s);
     curl_easy_setopt(h, CURLOPT_HTTPHEADER, c->headers);
     curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(h, CURLOPT_HEADERDATA, c);

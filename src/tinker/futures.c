@@ -43,9 +43,12 @@ static void wake(struct future *f) {
 
 static struct kept_results *kept_of(const struct future *f) { return &f->owner->tenant->kept; }
 
-/* Its result counts no more. */
+/* What a future takes that is done. */
+static int64_t bytes_of(const struct future *f) { return (int64_t)(sizeof *f + f->result.len); }
+
+/* It counts no more. */
 static void forget_bytes(struct future *f) {
-    const int64_t n = f->state == FUTURE_WAITS ? 0 : (int64_t)f->result.len;
+    const int64_t n = f->state == FUTURE_WAITS ? 0 : bytes_of(f);
     kept_of(f)->bytes -= n;
     if (f->read == 0) kept_of(f)->unread -= n;
 }
@@ -53,7 +56,7 @@ static void forget_bytes(struct future *f) {
 void future_read(const struct tinker *t, struct future *f) {
     if (f->sampled) store_sample_over(t, f);
     f->sampled = false;
-    if (f->read == 0) kept_of(f)->unread -= (int64_t)f->result.len;
+    if (f->read == 0) kept_of(f)->unread -= bytes_of(f);
     f->read = tinker_now_s();
 }
 
@@ -63,8 +66,8 @@ void future_done(struct future *f, struct str *result, bool proto) {
     f->result = *result;
     *result = STR_INIT;
     f->since = tinker_now_s();
-    kept_of(f)->bytes += (int64_t)f->result.len;
-    kept_of(f)->unread += (int64_t)f->result.len;
+    kept_of(f)->bytes += bytes_of(f);
+    kept_of(f)->unread += bytes_of(f);
     wake(f);
 }
 
@@ -78,8 +81,8 @@ void future_fail(struct future *f, const char *category, const char *message) {
     js_put_str(&f->result, "category", category);
     js_end(&f->result, '}');
     f->since = tinker_now_s();
-    kept_of(f)->bytes += (int64_t)f->result.len;
-    kept_of(f)->unread += (int64_t)f->result.len;
+    kept_of(f)->bytes += bytes_of(f);
+    kept_of(f)->unread += bytes_of(f);
     wake(f);
 }
 
@@ -188,14 +191,9 @@ static void reply_lost(struct http_exchange *x) {
 
 void retrieve_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
-    CLEANUP_JSON json_t *j = body_json(x);
-    struct err e;
-    const char *id;
-    if (!j) return;
-    if (js_get_str(j, "body", "request_id", &id, &e) != ST_OK) {
-        reply_detail(x, 422, "%s", e.msg);
-        return;
-    }
+    CLEANUP_JSON json_t *j = NULL;
+    const char *id = body_name(x, "request_id", &j);
+    if (!id) return;
     struct future *f = future_seen(t, x, id);
     if (!f && !t->restored) { /* it may come back */
         http_wake_after(x, 1);

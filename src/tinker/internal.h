@@ -20,6 +20,8 @@ enum {
     LORA_ALPHA = 32,
     KEPT_SNAPSHOTS = 4, /* samplers without a name, of a model, that a restart finds again */
     SNAPSHOTS = 64,     /* that there are at a time; older ones go, once nobody samples from them */
+    SAMPLERS = 4096,    /* of a tenant, that have not gone */
+    ENDED = 1024,       /* sessions that have ended and are remembered */
 };
 
 /* ---- tenants ------------------------------------------------------------------------------------------------------*/
@@ -93,6 +95,7 @@ struct tinker_session {
     int64_t made;                    /* Unix seconds */
     double heard;                    /* when its last sign of life came */
     bool finished;
+    double ended;       /* then: when */
     const char *reason; /* then: "success", "errored" or "interrupted", as its client said first */
     /* The file of its requests to sample (store.c). */
     int samples;                         /* -1: none yet */
@@ -158,7 +161,9 @@ struct tinker_sampler {
     char *base;                   /* what the base model is called */
     struct digest content;
     int adapter; /* as in struct request */
-    bool ready, gone;
+    bool ready;
+    bool gone;      /* true: its weights are given up */
+    double went;    /* then: when */
     struct err err; /* where it could not be made */
     bool failed;
     struct sampling *waiting; /* requests that came before it was ready */
@@ -195,6 +200,7 @@ enum task_kind {
 struct task {
     struct model_call call;
     struct tinker *t;
+    struct task *next, **link; /* in t->tasks */
     enum task_kind kind;
     struct tinker_run *run;         /* or NULL */
     struct tinker_sampler *sampler; /* or NULL */
@@ -256,6 +262,7 @@ struct tinker {
     struct tinker_sampler *samplers;
     struct tinker_checkpoint *checkpoints;
     struct sampling *samplings; /* those that have a job */
+    struct task *tasks;         /* all that have not ended */
     char *folder;               /* of checkpoints */
     char *session_folder;       /* of sessions that have not ended */
     bool restored;              /* what a server before this one left goes on */
@@ -281,7 +288,9 @@ void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) PRI
 void reply_empty(struct http_exchange *x);
 /* The body as a JSON object, which the caller gives up. NULL: it is none, and x has its reply. */
 json_t *body_json(struct http_exchange *x);
-/* Does the same for a call, where x may be NULL: then nobody is told. */
+/* The body as above, *j, and its member that names something, which lies in it. NULL: x has its reply. */
+const char *body_name(struct http_exchange *x, const char *member, json_t **j);
+/* Does the same as body_json() for a call, where x may be NULL: then nobody is told. */
 json_t *incoming_json(const struct incoming *in);
 struct digest body_digest(const struct http_exchange *x);
 /* True: the model is ready. False: x has its reply. */
@@ -298,6 +307,14 @@ struct tinker_sampler *sampler_seen(struct tinker *t, const struct http_exchange
 void session_finish(struct tinker *t, struct tinker_session *s, const char *reason);
 /* Gives up what a session that has ended holds, once nothing of it is under way. */
 void session_settle(struct tinker *t, struct tinker_session *s);
+
+/* ---- ended.c ---- */
+/* What ended long ago is forgotten: samplers that are gone, and sessions with their models. */
+void ended_forget(struct tinker *t, double now);
+/* What has no part in anything any more. */
+void ended_session_free(struct tinker_session *s);
+void ended_run_free(struct tinker_run *r);
+void ended_sampler_free(struct tinker_sampler *m);
 
 /* ---- tenants.c ---- */
 /* The tenant with this id, which is made where there is none yet. */
@@ -424,8 +441,21 @@ struct tinker_sampler *sampler_add(struct tinker *t, struct tinker_session *s, c
 void samplers_trim(struct tinker *t, const struct tinker_run *r);
 /* Begins what waited for a sampler. */
 void sampler_is_ready(struct tinker *t, struct tinker_sampler *m);
+/* Whether a request waits for this sampler, or is under way. */
+bool sampler_is_used(const struct tinker *t, const struct tinker_sampler *m);
 /* Ends what a session samples. */
 void samplings_end(struct tinker *t, const struct tinker_session *s);
+
+/* ---- files.c ---- */
+/* What session.json says, written, and read into a zeroed *s, whose texts are s's after an error, too. owner: the
+ * tenant's id; read, it lies in j. ST_PARSE; ST_UNSUPPORTED: a version that is not known. */
+void session_put(struct str *out, const struct tinker_session *s, const char *owner);
+enum status session_parse(const json_t *j, const char *where, struct tinker_session *s, const char **owner,
+                          struct err *e) MUST_USE;
+/* The same for checkpoint.json. */
+void checkpoint_put(struct str *out, const struct tinker_checkpoint *c);
+enum status checkpoint_parse(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) MUST_USE;
+void checkpoint_free(struct tinker_checkpoint *c);
 
 /* ---- checkpoints.c ---- */
 enum status checkpoints_open(struct tinker *t, struct err *e) MUST_USE;
@@ -440,7 +470,6 @@ bool checkpoint_seen(const struct tinker_checkpoint *c, const struct tinker_tena
 struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum checkpoint_kind kind,
                                           const struct call_save *c, const char *call);
 char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c); /* malloc'ed */
-void checkpoint_free(struct tinker_checkpoint *c);
 /* What a copy of a checkpoint has of its own; expires as in a checkpoint. */
 struct checkpoint_copy {
     const char *run, *owner, *call, *project; /* project: or NULL */

@@ -52,15 +52,10 @@ static void put_metadata(struct str *out, const char *metadata) {
 
 void get_info_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
-    CLEANUP_JSON json_t *j = body_json(x);
-    struct err e = {0};
+    CLEANUP_JSON json_t *j = NULL;
     struct str out = STR_INIT;
-    const char *id;
-    if (!j || !model_is_up(t, x)) return;
-    if (js_get_str(j, "body", "model_id", &id, &e) != ST_OK) {
-        reply_detail(x, 422, "%s", e.msg);
-        return;
-    }
+    const char *id = body_name(x, "model_id", &j);
+    if (!id || !model_is_up(t, x)) return;
     const struct tinker_run *r = run_seen(t, x, id);
     if (!r) {
         reply_detail(x, 404, "there is no model \"%.200s\" here", id);
@@ -388,16 +383,12 @@ void run_put_begin(void *tinker, struct http_exchange *x) {
 
 void weights_info_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
-    CLEANUP_JSON json_t *j = body_json(x);
+    CLEANUP_JSON json_t *j = NULL;
     struct err e = {0};
     struct tinker_checkpoint *c;
     struct str out = STR_INIT;
-    const char *path;
-    if (!j) return;
-    if (js_get_str(j, "body", "tinker_path", &path, &e) != ST_OK) {
-        reply_detail(x, 422, "%s", e.msg);
-        return;
-    }
+    const char *path = body_name(x, "tinker_path", &j);
+    if (!path) return;
     if (checkpoint_at(t, tenant_of(t, x), path, &c, &e) != ST_OK) {
         reply_detail(x, 404, "%s", e.msg);
         return;

@@ -44,6 +44,12 @@ void sampler_open_folder(struct tinker *t, struct tinker_sampler *m, char *folde
     task_begin(w);
 }
 
+static int living_samplers(const struct tinker *t, const struct tinker_tenant *b) {
+    int n = 0;
+    for (const struct tinker_sampler *m = t->samplers; m; m = m->next) n += !m->gone && m->session->tenant == b;
+    return n;
+}
+
 void sampler_take(struct tinker *t, const struct incoming *in) {
     struct http_exchange *x = in->x;
     CLEANUP_JSON json_t *j = incoming_json(in);
@@ -68,6 +74,8 @@ void sampler_take(struct tinker *t, const struct incoming *in) {
     enum status st = ST_INVALID;
     if (m)
         reply_detail(x, 400, "sampling_session_seq_id %lld was used before", (long long)call.sampler_seq_id);
+    else if (x && living_samplers(t, s->tenant) >= SAMPLERS)
+        reply_detail(x, 429, "there are %d samplers, as many as there may be at a time: end a session", SAMPLERS);
     else if (call.base_model && !serve_is_base(t->serve, call.base_model))
         reply_detail(x, 404, "this server does not have the model \"%.200s\": see get_server_capabilities",
                      call.base_model);
@@ -95,15 +103,10 @@ void create_sampler_begin(void *tinker, struct http_exchange *x) {
 
 /* A number for one of the clients that share a sampler: they number their requests from a billion times it on. */
 void join_sampler_begin(void *tinker, struct http_exchange *x) {
-    CLEANUP_JSON json_t *j = body_json(x);
-    struct err e = {0};
+    CLEANUP_JSON json_t *j = NULL;
     struct str out = STR_INIT;
-    const char *id;
-    if (!j || !model_is_up(tinker, x)) return;
-    if (js_get_str(j, "body", "sampling_session_id", &id, &e) != ST_OK) {
-        reply_detail(x, 422, "%s", e.msg);
-        return;
-    }
+    const char *id = body_name(x, "sampling_session_id", &j);
+    if (!id || !model_is_up(tinker, x)) return;
     struct tinker_sampler *m = sampler_of(tinker, x, id);
     if (!m) return;
     js_begin(&out, NULL, '{');
@@ -420,7 +423,7 @@ static void begin(struct sampling *q) {
     sampling_free(q);
 }
 
-static bool is_used(const struct tinker *t, const struct tinker_sampler *m) {
+bool sampler_is_used(const struct tinker *t, const struct tinker_sampler *m) {
     const struct sampling *q = t->samplings;
     while (q && q->sampler != m) q = q->next;
     return q || m->waiting;
@@ -429,10 +432,11 @@ static bool is_used(const struct tinker *t, const struct tinker_sampler *m) {
 void samplers_trim(struct tinker *t, const struct tinker_run *r) {
     int n = 0;
     for (struct tinker_sampler *m = t->samplers; m; m = m->next) { /* the newest first */
-        if (m->run != r || !m->ready || m->gone || ++n <= SNAPSHOTS || is_used(t, m)) continue;
+        if (m->run != r || !m->ready || m->gone || ++n <= SNAPSHOTS || sampler_is_used(t, m)) continue;
         struct task *w = task_make(t, TASK_DROP);
         w->adapter = m->adapter;
         m->gone = true;
+        m->went = tinker_now_s();
         m->ready = false;
         completions_wake(m);
         task_begin(w);
@@ -565,14 +569,9 @@ static struct sampling *find(struct sampling *list, const struct future *f) {
 
 void cancel_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
-    CLEANUP_JSON json_t *j = body_json(x);
-    struct err e = {0};
-    const char *id;
-    if (!j) return;
-    if (js_get_str(j, "body", "request_id", &id, &e) != ST_OK) {
-        reply_detail(x, 422, "%s", e.msg);
-        return;
-    }
+    CLEANUP_JSON json_t *j = NULL;
+    const char *id = body_name(x, "request_id", &j);
+    if (!id) return;
     struct future *f = future_seen(t, x, id);
     struct sampling *q = f ? find(t->samplings, f) : NULL;
     if (q) give_up(q);

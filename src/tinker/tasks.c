@@ -28,11 +28,16 @@ struct task *task_make(struct tinker *t, enum task_kind kind) {
     w->call.done = task_done;
     w->t = t;
     w->kind = kind;
-    return w;
+    w->next = t->tasks;
+    w->link = &t->tasks;
+    if (w->next) w->next->link = &w->next;
+    return t->tasks = w;
 }
 
 void task_free(struct task *w) {
     if (!w) return;
+    *w->link = w->next;
+    if (w->next) w->next->link = w->link;
     if (w->run) w->run->session->tenant->held_bytes -= w->bytes;
     if (w->run) w->run->session->tenant->tokens -= w->tokens;
     arena_free(&w->mem);

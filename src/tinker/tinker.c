@@ -20,11 +20,13 @@ const struct tinker_options tinker_defaults = {
     .train_tokens = 8192,
     .max_awake = 8,
     .max_models = 64,
+    .rest_bytes = 512LL << 20,
     .keep_s = 300,
     .max_queue = 4096,
     .max_held = 1LL << 30,
     .max_results = 256LL << 20,
     .reread_s = 60,
+    .forget_s = 600,
     .key_models = 16,
     .key_tokens = 1LL << 25,
     .key_bytes = INT64_MAX,
@@ -58,6 +60,16 @@ json_t *body_json(struct http_exchange *x) {
     struct incoming in = {.x = x};
     in.body = http_body(x, &in.n);
     return incoming_json(&in);
+}
+
+const char *body_name(struct http_exchange *x, const char *member, json_t **j) {
+    struct err e = {0};
+    const char *name;
+    *j = body_json(x);
+    if (!*j) return NULL;
+    if (js_get_str(*j, "body", member, &name, &e) == ST_OK) return name;
+    reply_detail(x, 422, "%s", e.msg);
+    return NULL;
 }
 
 json_t *incoming_json(const struct incoming *in) {
@@ -214,16 +226,10 @@ static void create_session_begin(void *tinker, struct http_exchange *x) {
 
 static void heartbeat_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
-    CLEANUP_JSON json_t *j = body_json(x);
-    struct err e = {0};
+    CLEANUP_JSON json_t *j = NULL;
     struct str out = STR_INIT;
-    const char *id;
-    if (!j || !model_is_up(t, x)) return;
-    if (js_get_str(j, "body", "session_id", &id, &e) != ST_OK) {
-        reply_detail(x, 422, "%s", e.msg);
-        return;
-    }
-    if (!session_of(t, x, id)) return;
+    const char *id = body_name(x, "session_id", &j);
+    if (!id || !model_is_up(t, x) || !session_of(t, x, id)) return;
     str_adds(&out, "{\"type\":\"session_heartbeat\"}");
     http_reply_json(x, 200, &out);
 }
@@ -249,6 +255,7 @@ void session_settle(struct tinker *t, struct tinker_session *s) {
     for (struct tinker_sampler *m = t->samplers; m; m = m->next) {
         if (m->session != s || m->gone) continue;
         m->gone = true;
+        m->went = tinker_now_s();
         if (!m->ready || m->adapter == ADAPTER_BASE) continue;
         struct task *w = task_make(t, TASK_DROP);
         w->adapter = m->adapter;
@@ -261,6 +268,7 @@ void session_finish(struct tinker *t, struct tinker_session *s, const char *reas
     static const char *const reasons[] = {"interrupted", "success", "errored"};
     if (s->finished) return;
     s->finished = true;
+    s->ended = tinker_now_s();
     s->reason = reasons[0];
     for (size_t i = 0; reason && i < ARRAY_LEN(reasons); i++)
         if (strcmp(reason, reasons[i]) == 0) s->reason = reasons[i];
@@ -315,6 +323,7 @@ void tinker_tick(struct tinker *t) {
             log_info("tinker: session %s: not heard of for %d minutes, ended", s->id, SESSION_S / 60);
             session_finish(t, s, NULL);
         }
+    ended_forget(t, now);
 }
 
 /* ---- routes -------------------------------------------------------------------------------------------------------*/
@@ -454,27 +463,15 @@ void tinker_close(struct tinker *t) {
     futures_drop(t, NULL);
     for (struct tinker_run *r = t->runs, *next; r; r = next) {
         next = r->next;
-        store_close_run(r);
-        free(r->id);
-        free(r->metadata);
-        free(r->base);
-        free(r);
+        ended_run_free(r);
     }
     for (struct tinker_sampler *m = t->samplers, *next; m; m = next) {
         next = m->next;
-        free(m->id);
-        free(m->path);
-        free(m->base);
-        completions_free(m);
-        free(m);
+        ended_sampler_free(m);
     }
     for (struct tinker_session *s = t->sessions, *next; s; s = next) {
         next = s->next;
-        if (s->samples >= 0) close(s->samples);
-        free(s->name);
-        free(s->metadata);
-        free(s->project);
-        free(s);
+        ended_session_free(s);
     }
     checkpoints_close(t);
     tenants_free(t);

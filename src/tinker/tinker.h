@@ -16,12 +16,14 @@ struct tinker_options {
     int64_t train_tokens;  /* rows of a micro-batch at most, where a single datum allows */
     int max_awake;         /* models that are trained and on the device; the others rest in host memory */
     int max_models;        /* of all sessions that have not ended */
+    int64_t rest_bytes;    /* of host memory for adapters at rest; more of them lie in files below dir */
     int keep_s;            /* weights and moments of a model are kept so often */
     /* Of each key; without keys, of all clients. */
     int max_queue;       /* sequences that are sampled or wait for it; further ones get 429 */
     int64_t max_held;    /* bytes of calls that wait for their turn; further ones get 429 */
     int64_t max_results; /* bytes of results; beyond them those go that were fetched, and what nobody fetches has 429 */
     int reread_s;        /* but a result that was fetched stays so long */
+    int forget_s;        /* samplers and sessions that have ended are remembered so long */
     /* Of each key, where there are keys. */
     int key_models;     /* models at a time */
     int64_t key_tokens; /* tokens of calls and requests that have not ended; further ones get 429 */

@@ -750,6 +750,30 @@ static void test_old_samplers_go(void **state) {
     close_all();
 }
 
+/* What ended is told apart from what never was, and after a while forgotten: nothing of it takes memory any more. */
+static void test_what_ended_is_forgotten(void **state) {
+    (void)state;
+    open_all(4);
+    const char *s = new_session(), *m = new_model(s, 0, ALL_PARTS), *other = new_session();
+    const struct answer made = snapshot(m, 1, 0);
+    EXPECT(result_of(&made), 200, "sampling_session_id");
+    EXPECT(done(ask(arena_printf(&memory, "%s:sample:0", s), 0, 5)), 200, "");
+    session_finish(tinker, tinker->sessions->next, "success");
+    for (int i = 0; i < 100 && tinker->n_tasks > 0; i++) turn(1);
+    ended_forget(tinker, tinker_now_s());
+    EXPECT(ask(arena_printf(&memory, "%s:sample:0", s), 1, 5), 410, "has ended");
+    ended_forget(tinker, tinker_now_s() + tinker_options.forget_s + 1);
+    assert_null(tinker->samplers);
+    assert_null(tinker->runs);
+    assert_null(tinker->tasks);
+    assert_ptr_equal(session_seen(tinker, NULL, other), tinker->sessions);
+    assert_null(tinker->sessions->next);
+    EXPECT(ask(arena_printf(&memory, "%s:sample:0", s), 1, 5), 404, "no sampling session");
+    EXPECT(make_model(s, 1, ALL_PARTS), 403, "no session");
+    EXPECT(done(make_model(other, 0, ALL_PARTS)), 200, "model_id");
+    close_all();
+}
+
 /* A server that ends with requests in every state: the next one has the samples that this one would have had, tells of
  * them, and knows which have been fetched. */
 static void test_samples_survive(void **state) {
@@ -824,6 +848,7 @@ int main(int argc, char **argv) {
         TEST(test_ends),
         TEST(test_many_futures),
         TEST(test_old_samplers_go),
+        TEST(test_what_ended_is_forgotten),
         TEST(test_samples_survive),
         TEST(test_restarts_without_states),
         TEST(test_restarts_with_states),

@@ -11,6 +11,15 @@ import urllib.request
 SHOWN = "document.getElementById('content').dataset.shown === (location.hash || '#/')"
 
 
+def check(name, step):
+    """Prints "ok NAME", or "not ok NAME: WHY" where the step fails or returns what is wrong."""
+    try:
+        wrong = step()
+    except Exception as e:  # whatever it is, the check has failed and the next one is made
+        wrong = str(e)
+    print(f"not ok {name}: {str(wrong)[:300]}" if wrong else f"ok {name}", flush=True)
+
+
 class Browser:
     def __init__(self, *arguments):
         self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)

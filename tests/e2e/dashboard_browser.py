@@ -10,19 +10,11 @@ import shutil
 import sys
 import urllib.parse
 
-from chromium import SHOWN, Browser
+from chromium import SHOWN, Browser, check
 
 url, evil, plain = sys.argv[1:4]
 pictures = sys.argv[4] if len(sys.argv) > 4 else None
 ESCAPE, ENTER = "\ue00c", "\ue007"
-
-
-def check(name, step):
-    try:
-        wrong = step()
-    except Exception as e:  # whatever it is, the check has failed and the next one is made
-        wrong = str(e)
-    print(f"not ok {name}: {str(wrong)[:300]}" if wrong else f"ok {name}", flush=True)
 
 
 def text(b):
@@ -155,6 +147,15 @@ def clicks(b):
         seen = b.js("return document.querySelector('pre .note').parentNode.textContent")
         return None if "{  \u2190 static_state" in seen else "not its line"
 
+    def prompt():
+        b.show(url, place(plain, "group/19/0"))
+        b.js("document.querySelector('#prompt summary').click()")
+        cut = b.js("return document.querySelector('#prompt pre').textContent.length")
+        b.js("document.getElementById('all-of-prompt').click()")
+        seen = b.js("return document.querySelector('#prompt pre').textContent")
+        whole = seen.startswith("You write fast kernels in C.") and seen.endswith("x.relu()\n")
+        return None if whole and cut < len(seen) and b.js("return !document.getElementById('all-of-prompt')") else seen
+
     def live():
         b.show(url, place(plain, "overview"))
         before = b.js("return document.querySelector('main p').textContent")
@@ -165,6 +166,7 @@ def clicks(b):
     check("cheats alone", cheats)
     check("findings stand at their lines", lambda: cheats() or lint())
     check("metrics by time", by_time)
+    check("a group's prompt, in short and whole", prompt)
     check("what is new comes by itself", live)
 
 
@@ -245,7 +247,8 @@ def main():
             ["overview", "reward/mean"],
             ["metrics", "x/<img"],
             ["episodes", "4 shown"],
-            ["group/0/0", "Side by side"],
+            ["group/0/0", "Side by side", "The prompt"],
+            ["episode/0/0/0/1", "The prompt has 2 tokens"],
             ["episode/0/0/0/0?tokens=1", "⟨202e⟩", "⟨001b⟩"],
             ["episode/0/0/0/0?diff=0", "From"],
             ["episode/0/0/2/0", "xxxxxxxx", "characters"],

@@ -52,10 +52,17 @@ for line in open(sys.argv[1] + "/metrics.jsonl", encoding="utf-8"):
 check "a run here" "$KRL" train "${small[@]}" eval_every=2 eval_samples=1 log_path="$tmp/here"
 check "the same on a server" "$KRL" train "${small[@]}" "${there[@]}" eval_every=2 eval_samples=1 log_path="$tmp/there"
 for at in 000001 000002 final; do check "has the same weights and moments at $at" same "$tmp/here" "$tmp/there" "$at"; done
+files() { # HERE THERE CHECKPOINT: the adapter's files were downloaded
+    cmp "$1/checkpoints/$3/adapter_model.safetensors" "$2/checkpoints/$3/adapter_model.safetensors" &&
+        cmp "$1/checkpoints/$3/adapter_config.json" "$2/checkpoints/$3/adapter_config.json"
+}
+check "the last checkpoint has the files of the adapter" files "$tmp/here" "$tmp/there" final
+check "and the others name it alone" test ! -e "$tmp/there/checkpoints/000002/adapter_model.safetensors"
 for name in reward/mean train/loss train/grad_norm train/ratio_max eval/correct_rate; do
     check "and the same $name" alike $name "$tmp/here" "$tmp/there"
 done
 check "sampler and trainer were compared, and are equal" test "$(of_metric "$tmp/there" train/kl_sampler_trainer | sort -u)" = 0
+check "the server keeps no copy of what was downloaded" sh -c "! grep -l '\"download-' '$tmp'/state/checkpoints/*/checkpoint.json"
 check "a run that is done asks nobody" env TINKER_BASE_URL=http://127.0.0.1:1 "$KRL" train "${small[@]}" "${there[@]}" \
     eval_every=2 eval_samples=1 log_path="$tmp/there"
 
@@ -67,7 +74,7 @@ wait_for() { # RUN N: until so many steps are done, or its process has ended
     while [ "$(lines "$1/metrics.jsonl")" -lt "$2" ] && kill -0 "$client" 2>/dev/null; do sleep 0.05; done
 }
 begin() {
-    "$KRL" train "${small[@]}" "${there[@]}" "${hard[@]}" log_path="$tmp/killed" >>"$tmp/killed.log" 2>&1 &
+    "$KRL" train "${small[@]}" "${there[@]}" "${hard[@]}" download_checkpoints=true log_path="$tmp/killed" >>"$tmp/killed.log" 2>&1 &
     client=$!
 }
 check "a run with much more in its updates" "$KRL" train "${small[@]}" "${hard[@]}" log_path="$tmp/hard"
@@ -84,6 +91,7 @@ sleep 1
 serve
 check "on a server, client and server killed on the way" wait "$client"
 check "it has the same weights and moments" same "$tmp/hard" "$tmp/killed" final
+for at in 000001 000002 final; do check "and the files of the adapter at $at" files "$tmp/hard" "$tmp/killed" "$at"; done
 check "and saw the same rewards" alike reward/mean "$tmp/hard" "$tmp/killed"
 check "its ratios left 1" sh -c "tail -n 1 '$tmp/killed/metrics.jsonl' | grep -q '\"train/ratio_max\":[1-9][0-9]*[.][0-9]*[1-9]'"
 check "and its penalty 0" sh -c "tail -n 1 '$tmp/killed/metrics.jsonl' | grep -q '\"train/kl_reference\":[0-9.e-]*[1-9]'"
@@ -100,12 +108,20 @@ check "a checkpoint of the server answers" "$KRL" eval sampler=tinker server_mod
     output_path="$tmp/asked.json"
 check "as the same adapter does here" "$KRL" eval checkpoint_path="$tmp/here" "${asked[@]}" output_path="$tmp/mine.json"
 check "with the same answers" same_answers "$tmp/asked.samples.jsonl" "$tmp/mine.samples.jsonl"
+rm "$tmp/there/checkpoints/final/adapter_config.json"
+check "a run that is done downloads an adapter that is missing" "$KRL" train "${small[@]}" "${there[@]}" eval_every=2 eval_samples=1 \
+    log_path="$tmp/there"
+check "and its run directory answers without the server" env TINKER_BASE_URL=http://127.0.0.1:1 "$KRL" eval checkpoint_path="$tmp/there" \
+    "${asked[@]}" output_path="$tmp/loaded.json"
+check "with the same answers" same_answers "$tmp/loaded.samples.jsonl" "$tmp/mine.samples.jsonl"
 check "another run begins with it" "$KRL" train "${small[@]}" "${there[@]}" max_steps=1 load_checkpoint_path="$path" \
     log_path="$tmp/next"
 check "as one begins with it here" "$KRL" train "${small[@]}" max_steps=1 log_path="$tmp/next_here" \
     load_checkpoint_path="$tmp/here/checkpoints/final"
 check "and learns the same" same "$tmp/next_here" "$tmp/next" final
 
+refuses "to answer from a checkpoint that is on the server" 2 'has no weights.*tinker://' "$KRL" eval \
+    checkpoint_path="$tmp/there/checkpoints/000002" "${asked[@]}"
 refuses "a model that the server does not have" 2 'has another base model' "$KRL" train "${small[@]}" trainer=tinker \
     server_model=org/none log_path="$tmp/none"
 refuses "another key" 2 'TINKER_API_KEY' env TINKER_API_KEY=tml-other "$KRL" train "${small[@]}" "${there[@]}" log_path="$tmp/key"

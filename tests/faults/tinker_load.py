@@ -149,7 +149,8 @@ report("no call fails", not errors, errors[:3] or counts)
 report("there were polls, bodies and samples", min(counts["polls"], counts["bodies"], counts["samples"]) > 0, counts)
 most = max(memory)
 report("the server's memory is bounded", most < 1.5e9, f"{most / 1e6:.0f} MB at most, {memory[0] / 1e6:.0f} at first")
-if SECONDS >= 600:  # long enough for what has a limit to fill it
+print("# MB, each tenth of the time: " + " ".join(f"{v / 1e6:.0f}" for v in memory[:: max(1, len(memory) // 10)]))
+if SECONDS >= 300:  # long enough for what has a limit to fill it
     middle = len(memory) // 2
     first, second = max(memory[:middle]), max(memory[middle:])
     report(

@@ -1,8 +1,8 @@
 # Helpers for the tests of packages: bare Debians to install things in. Sourced after tests/e2e/tap.bash; needs root.
 #
-# A root is a folder that mmdebstrap fills: the required packages and apt. Commands run in it with file systems of their
-# own, so that nothing outside changes; the network is shared, for apt. What apt has fetched, and the folders as they are
-# when new, are kept below build/roots.
+# A root is a folder that mmdebstrap fills: the required packages, apt, and passwd, which is not required in Debian 13.
+# Commands run in it with file systems of their own, so that nothing outside changes; the network is shared, for apt. What
+# apt has fetched, and the folders as they are when new, are kept below build/roots.
 roots=$PWD/build/roots
 mkdir -p "$roots"
 can_make_roots() { [ "$(id -u)" = 0 ] && command -v mmdebstrap >/dev/null && command -v bwrap >/dev/null; }
@@ -10,7 +10,7 @@ can_make_roots() { [ "$(id -u)" = 0 ] && command -v mmdebstrap >/dev/null && com
 root_image() { # SUITE: makes build/roots/SUITE.tar, unless there is one of this week
     local tar=$roots/$1.tar
     if [ -z "$(find "$tar" -mtime -7 2>/dev/null)" ]; then
-        mmdebstrap --quiet --mode=root --variant=apt --format=tar "$1" "$tar.part" && mv "$tar.part" "$tar"
+        mmdebstrap --quiet --mode=root --variant=apt --include=passwd --format=tar "$1" "$tar.part" && mv "$tar.part" "$tar"
     fi
 }
 

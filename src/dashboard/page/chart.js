@@ -1,7 +1,7 @@
 // Line charts in SVG: several series over each other, smoothing, a logarithmic axis, a zoom by dragging.
 import {el, number, visible} from './dom.js';
 
-const W = 480, H = 190, LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 22;
+const W = 480, H = 190, LEFT = 56, RIGHT = 8, TOP = 8, BOTTOM = 22;
 const colours = ['#1f77b4', '#d95f02', '#7570b3', '#999999', '#66a61e', '#e6ab02', '#a6761d', '#17becf'];
 const svg = (name, attributes) => {
   const e = document.createElementNS('http://www.w3.org/2000/svg', name);
@@ -36,7 +36,7 @@ export function chart(title, series, options = {}) {
   }
   if (!all.length) { x0 = 0; x1 = 1; y0 = 0; y1 = 1; }
   if (x0 === x1) x1 = x0 + 1;
-  if (y0 === y1) { y0 -= 0.5; y1 += 0.5; }
+  if (y0 === y1) [y0, y1] = y0 === 0 ? [0, 1] : [y0 - Math.abs(y0) / 2, y0 + Math.abs(y0) / 2];
   const px = (x) => LEFT + (x - x0) / (x1 - x0) * (W - LEFT - RIGHT);
   const py = (y) => H - BOTTOM - (f(y) - y0) / (y1 - y0) * (H - TOP - BOTTOM);
   const s = svg('svg', {viewBox: `0 0 ${W} ${H}`, role: 'img', 'aria-label': visible(title)});
@@ -44,7 +44,8 @@ export function chart(title, series, options = {}) {
     const y = H - BOTTOM - i / 2 * (H - TOP - BOTTOM), v = y0 + i / 2 * (y1 - y0);
     s.append(svg('line', {x1: LEFT, x2: W - RIGHT, y1: y, y2: y, class: 'axis'}));
     const t = svg('text', {x: LEFT - 4, y: y + 4, 'text-anchor': 'end'});
-    t.textContent = number(options.log ? 10 ** v : v, 3);
+    const word = number(options.log ? 10 ** v : v, 3);
+    t.textContent = word.includes('e') ? number(Number(word), 2) : word; // with an exponent it would be too long
     s.append(t);
   }
   for (const [x, anchor] of [[x0, 'start'], [x1, 'end']]) {

@@ -64,17 +64,19 @@ export class Failure extends Error {
   }
 }
 
-// Data of the server; a key, where it asks for one, lasts as long as the tab.
-export async function data(path, query, signal) {
+// JSON of the server; a key, where it asks for one, lasts as long as the tab.
+export async function ask(path, query, signal) {
   const q = new URLSearchParams();
   for (const [k, v] of Object.entries(query || {})) if (v !== '' && v !== null && v !== undefined) q.set(k, v);
   const key = sessionStorage.getItem('key');
   const text = [...q].length ? '?' + q : '';
-  const r = await fetch('/api/runs' + path + text, {signal, headers: key ? {authorization: 'Bearer ' + key} : {}});
+  const r = await fetch(path + text, {signal, headers: key ? {authorization: 'Bearer ' + key} : {}});
   const body = await r.json();
   if (!r.ok) throw new Failure(r.status, body.error ? body.error.message : r.statusText);
   return body;
 }
+
+export const data = (path, query, signal) => ask('/api/runs' + path, query, signal);
 
 export const part = encodeURIComponent;
 

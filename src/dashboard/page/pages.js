@@ -1,6 +1,6 @@
 // The pages. Each is an async function of (place, signal) that returns an element; place: {run, page, parts, query}.
-import {addText, data, el, number, part, shortened, visible} from './dom.js';
-import {chart} from './chart.js';
+import {addText, ask, data, el, number, part, shortened, visible} from './dom.js';
+import {chart, span} from './chart.js';
 import {code, diff, findings, kernel} from './code.js';
 
 // The address of a place: all of its state is in the fragment.
@@ -14,15 +14,48 @@ const cell = (v, isNumber) => el('td', {class: isNumber ? 'number' : null}, v);
 const heads = (names) => el('thead', {}, el('tr', {}, names.map((n) => el('th', {scope: 'col'}, n))));
 const outcome = (o) => el('span', {class: o === 'correct' ? 'good' : 'bad'}, o ? (o === 'correct' ? '\u2713\u00a0' : '\u2717\u00a0') + o : '-');
 
+// What the server beside this page has to judge, asked again while it is seen. null: the server gives no verdicts.
+let hasQueue = true;
+async function serverQueue(signal) {
+  const state = () => ask('/v1/verify/queue', {}, signal).catch((e) => { if (e.status === 404) return null; throw e; });
+  const q = hasQueue ? await state() : null;
+  hasQueue = q !== null;
+  if (!hasQueue) return null;
+  const say = el('p', {id: 'server-queue'});
+  const tell = (now) => {
+    say.textContent = now.queued + now.running === 0 ? `Nothing waits. Up to ${number(now.most)} answers may.` :
+      `${number(now.running)} judged now, ${number(now.queued)} waiting (of ${number(now.most)} that may), of ${number(now.keys)} API keys` +
+      (now.seconds_ahead === null ? '' : `; all of it takes about ${span(now.seconds_ahead)}`);
+  };
+  tell(q);
+  const again = setInterval(() => state().then((now) => now && tell(now)).catch((e) => { if (!signal.aborted) say.textContent = 'The server does not answer: ' + e.message; }), 1000);
+  signal.addEventListener('abort', () => clearInterval(again));
+  return el('section', {}, el('h2', {}, 'Verdicts that this server gives'), say);
+}
+
 export async function runs(place, signal) {
-  const {runs: list} = await data('', {}, signal);
+  const [{runs: list}, verdicts] = await Promise.all([data('', {}, signal), serverQueue(signal)]);
   const body = el('tbody', {}, list.map((r) => el('tr', {},
     el('td', {}, el('a', {href: address(r.name, 'overview'), class: 'row'}, r.name)),
     el('td', {}, (r.state === 'running' ? '\u25cf ' : '') + r.state), cell(number(r.steps), true),
     cell(r.fraction === null ? '-' : Math.round(100 * r.fraction) + ' %', true),
     cell(new Date(1000 * r.changed_s).toLocaleString()), el('td', {class: 'bad'}, r.error || ''))));
   return el('section', {}, el('h1', {}, 'Runs'), list.length ? el('div', {class: 'wide'},
-    el('table', {}, heads(['run', 'state', 'steps', 'done', 'last change', 'error']), body)) : el('p', {}, 'There are no runs yet.'));
+    el('table', {}, heads(['run', 'state', 'steps', 'done', 'last change', 'error']), body)) : el('p', {}, 'There are no runs yet.'), verdicts);
+}
+
+// Of lines of JSON a table; a line that is none is shown as it is.
+function checkpoints(lines) {
+  const row = (line) => {
+    try {
+      const c = JSON.parse(line);
+      return el('tr', {}, cell(c.name), cell(number(c.next_step), true), cell(c.kind), cell(new Date(1000 * c.time).toLocaleString()));
+    } catch {
+      return el('tr', {}, el('td', {colspan: 4}, line));
+    }
+  };
+  return el('div', {class: 'wide'}, el('table', {}, heads(['name', 'next step', 'weights', 'written']),
+    el('tbody', {}, lines.split('\n').filter(Boolean).map(row))));
 }
 
 const first = ['reward/mean', 'kernel/correct_rate', 'kernel/geomean_speedup', 'policy/entropy', 'policy/truncated_rate', 'time/total_s'];
@@ -39,7 +72,7 @@ export async function overview(place, signal) {
     run.alerts.map((a) => el('p', {class: 'alert', role: 'alert'}, a.text + ' ', el('a', {href: address(place.run, 'episodes',
       [], {step_from: Math.max(0, run.steps - 1)})}, 'Its answers'))),
     el('div', {class: 'charts'}, first.map((n) => chart(n, series[n] ? [{name: n, ...series[n]}] : []))),
-    el('h2', {}, 'Checkpoints'), run.checkpoints ? code(run.checkpoints) : el('p', {}, 'None yet.'),
+    el('h2', {}, 'Checkpoints'), run.checkpoints ? checkpoints(run.checkpoints) : el('p', {}, 'None yet.'),
     el('details', {}, el('summary', {}, 'Configuration'), code(run.config || '')));
 }
 
@@ -89,17 +122,17 @@ export const episodeAddress = (run, r, query = {}) => address(run, 'episode', [r
 function rowOf(run, r) {
   return el('tr', {}, el('td', {}, el('a', {href: episodeAddress(run, r), class: 'row'}, `${r.step}/${r.group}/${r.sample}/${r.turn}`)),
     cell(r.problem || '-'), cell(r.role || 'solver'), el('td', {}, outcome(r.outcome)), cell(r.passed_stage || '-'), cell(number(r.reward), true),
-    cell(number(r.advantage), true), cell(r.speedup === null ? '-' : `${number(r.speedup, 3)} [${number(r.speedup_low, 3)} ${number(r.speedup_high, 3)}]`, true),
+    cell(number(r.advantage), true), cell(r.speedup === null ? '-' : `${number(r.speedup, 3)} [${number(r.speedup_low, 2)} ${number(r.speedup_high, 2)}]`, true),
     cell(number(r.tokens), true), cell(r.stop || '-'));
 }
 
-const columns = [['answer', 'step'], ['problem'], ['role'], ['outcome'], ['stage passed'], ['reward', 'reward', true],
+const columns = [['answer', 'step'], ['problem'], ['role'], ['outcome'], ['passed'], ['reward', 'reward', true],
   ['advantage', 'advantage', true], ['speed-up', 'speedup', true], ['tokens', 'tokens', true], ['stop']];
 
 function tableOf(run, rows, sort, go) {
   return el('div', {class: 'wide'}, el('table', {}, el('thead', {}, el('tr', {}, columns.map(([name, key, isNumber]) => el('th', {scope: 'col',
     class: isNumber ? 'number' : null, 'aria-sort': go && key && key === sort ? 'descending' : null}, go && key ? el('button', {type: 'button', click: () => go({sort: key})},
-    name + (key === sort ? ' \u25be' : '')) : name)))), el('tbody', {}, rows.map((r) => rowOf(run, r)))));
+    name + (key === sort ? '\u00a0\u25be' : '')) : name)))), el('tbody', {}, rows.map((r) => rowOf(run, r)))));
 }
 
 export async function episodes(place, signal) {
@@ -152,14 +185,30 @@ async function moduleOf(run, problem, signal) {
   }
 }
 
+// What the answers of these rows were asked: the first answer to a prompt has it. turn: of which turn; sample: of whose, behind the first turn.
+const PROMPT_SHOWN = 800;
+async function promptOf(run, rows, role, turn, sample, signal) {
+  const first = rows.find((r) => (r.role || '') === (role || '') && r.turn === turn && (turn === 0 || r.sample === sample));
+  const t = first && (await trace(run, first, signal)).trace;
+  if (!t || (!t.prompt_text && !t.prompt_ids)) return null;
+  if (!t.prompt_text) return el('p', {class: 'soft'}, `The prompt has ${number(t.prompt_ids.length)} tokens. Runs of older versions kept no text of it.`);
+  const text = String(t.prompt_text), pre = el('pre', {tabindex: '0'});
+  const show = (n) => { pre.textContent = ''; addText(pre, shortened(n < text.length ? text.slice(0, n) + ' \u2026' : text)); };
+  show(PROMPT_SHOWN);
+  const all = text.length <= PROMPT_SHOWN ? null : el('button', {type: 'button', id: 'all-of-prompt', click: () => { show(text.length); all.remove(); }},
+    `show all ${number(text.length)} characters`);
+  return el('details', {id: 'prompt'}, el('summary', {}, 'The prompt'), pre, all);
+}
+
 export async function group(place, signal) {
   const [step, g] = place.parts, {rows} = await data(`/${part(place.run)}/group/${step}/${g}`, {}, signal);
+  const prompt = await promptOf(place.run, rows, rows[0].role, rows[0].turn, rows[0].sample, signal);
   rows.sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
   const module = await moduleOf(place.run, rows[0].problem, signal);
   const traces = await Promise.all(rows.slice(0, 16).map((r) => trace(place.run, r, signal)));
   return el('section', {}, el('h1', {}, `Group ${g} of step ${step}: ${visible(rows[0].problem || '')}`),
     spread(rows) === 1 && rows.length > 1 ? el('p', {class: 'alert'}, 'All answers scored the same: the group teaches nothing.') : null,
-    module === null ? null : el('details', {}, el('summary', {}, 'The module to beat'), code(module)),
+    module === null ? null : el('details', {}, el('summary', {}, 'The module to beat'), code(module)), prompt,
     tableOf(place.run, rows), el('h2', {}, 'Side by side'), el('div', {class: 'turns'}, traces.map((t) => el('section', {},
       el('h3', {}, el('a', {href: episodeAddress(place.run, t.row)}, `${t.row.sample}/${t.row.turn}`), ` reward ${number(t.row.reward)} advantage ${number(t.row.advantage)}`),
       code(kernel(String(t.trace.text)), findings(t.trace.verdict && t.trace.verdict.lint))))));
@@ -205,6 +254,7 @@ export async function episode(place, signal) {
   const turns = own.filter((r) => r.sample === sample), at = turns.findIndex((r) => r.turn === turn);
   const top = own.filter((r) => r.reward !== null).sort((a, b) => b.reward - a.reward)[0];
   const module = q.diff === undefined ? null : await moduleOf(place.run, t.row.problem, signal);
+  const prompt = await promptOf(place.run, rows, q.role, turn, sample, signal);
   const partners = [['turn before', turns[at - 1]], ["the group's best", top], ['the best known', best.find((b) => b.problem === t.row.problem)]]
     .filter(([, r]) => r && !(r.step === step && r.group === g && r.sample === sample && r.turn === turn));
   if (module !== null) partners.push(['the module to beat', null]);
@@ -215,16 +265,16 @@ export async function episode(place, signal) {
   const near = (r, word, id) => r ? el('a', {href: episodeAddress(place.run, r), id}, word) : null;
   const i = own.findIndex((r) => r.sample === sample && r.turn === turn);
   return el('section', {}, el('h1', {}, `Answer ${place.parts.join('/')}: ${visible(t.row.problem || '')}`),
-    el('p', {}, near(own[i - 1], 'previous (k) ', 'previous'), ' ', near(own[i + 1], 'next (j) ', 'next'), ' ',
-      near(turns[at - 1], 'turn before ([) ', 'turn-before'), ' ', near(turns[at + 1], 'turn behind (]) ', 'turn-behind'), ' ',
-      el('a', {href: address(place.run, 'group', [step, g]), id: 'group'}, 'group (g)'), ' ',
-      partners.length || q.diff === undefined ? el('a', {href: to({diff: with_ ? Number(q.diff) + 1 : 0}), id: 'diff'}, 'diff (d)') : null, ' ',
-      el('a', {href: to({tokens: q.tokens ? '' : '1'}), id: 'tokens'}, 'tokens (t)'), ' ', el('a', {href: to({raw: q.raw ? '' : '1'}), id: 'raw'}, 'raw (r)')),
+    el('p', {class: 'links'}, near(own[i - 1], 'previous (k)', 'previous'), near(own[i + 1], 'next (j)', 'next'),
+      near(turns[at - 1], 'turn before ([)', 'turn-before'), near(turns[at + 1], 'turn behind (])', 'turn-behind'),
+      el('a', {href: address(place.run, 'group', [step, g]), id: 'group'}, 'group (g)'),
+      partners.length || q.diff === undefined ? el('a', {href: to({diff: with_ ? Number(q.diff) + 1 : 0}), id: 'diff'}, 'diff (d)') : null,
+      el('a', {href: to({tokens: q.tokens ? '' : '1'}), id: 'tokens'}, 'tokens (t)'), el('a', {href: to({raw: q.raw ? '' : '1'}), id: 'raw'}, 'raw (r)')),
     v ? [el('p', {}, outcome(v.outcome), v.class ? ` class ${v.class}` : ''), stages(v), v.message ? addText(el('pre', {}), shortened(String(v.message))) : null] : el('p', {}, 'It has no verdict.'),
     v && v.lint ? el('p', {}, 'Static rules: ' + v.lint) : null,
     t.trace.reward && typeof t.trace.reward === 'object' ? rewards(t.trace.reward) : null,
     el('p', {class: 'soft'}, `return ${number(t.row.return)} \u00b7 advantage ${number(t.row.advantage)} \u00b7 ${number(t.row.tokens)} tokens \u00b7 stop ${t.row.stop}`),
-    q.tokens ? strip(t) : null, thought ? el('details', {}, el('summary', {}, 'What it thought'), code(thought[1])) : null,
+    q.tokens ? strip(t) : null, prompt, thought ? el('details', {}, el('summary', {}, 'What it thought'), code(thought[1])) : null,
     other !== null ? [el('h2', {}, `From ${with_[0]}${with_[1] ? ` (${['step', 'group', 'sample', 'turn'].map((k) => with_[1][k]).join('/')})` : ''} to this`),
       diff(other, kernel(text))] : q.raw ? addText(el('pre', {}), shortened(text)) :
       [el('button', {type: 'button', click: () => navigator.clipboard.writeText(kernel(text))}, 'copy'), code(kernel(text), findings(v && v.lint))]);
@@ -237,7 +287,7 @@ export async function best(place, signal) {
 
 // How the verifier keeps up, and who judges: of runs with verify_hosts all of it, of others the time that judging took.
 export async function queue(place, signal) {
-  const run = await data('/' + part(place.run), {}, signal), busy = 'verify/busy/';
+  const [run, verdicts] = await Promise.all([data('/' + part(place.run), {}, signal), serverQueue(signal)]), busy = 'verify/busy/';
   const names = Object.keys(run.metrics), hosts = names.filter((n) => n.startsWith(busy)).sort();
   const shown = names.filter((n) => (n.startsWith('verify/') && !n.startsWith(busy)) || /^time\/(verif|model_stood)/.test(n) || n === 'batch/cache_hit_rate').sort();
   const {series} = shown.length ? await data('/' + part(place.run) + '/metrics', {names: shown.slice(0, 64).join(), points: 400}, signal) : {series: {}};
@@ -245,5 +295,6 @@ export async function queue(place, signal) {
     hosts.length ? el('table', {}, heads(['host', 'share of the last step that it judged']), el('tbody', {}, hosts.map((h) => el('tr', {},
       cell(h.slice(busy.length)), cell(run.metrics[h] === null ? '-' : Math.round(100 * run.metrics[h]) + ' %', true))))) :
       el('p', {}, 'The run judges on its own machine alone.'),
+    verdicts,
     el('div', {class: 'charts'}, shown.slice(0, 64).map((n) => chart(n, series[n] ? [{name: n, ...series[n]}] : []))));
 }

@@ -93,8 +93,11 @@ static bool is_of_run(const char *path) {
     return fs_is_file(s.p);
 }
 
-/* What a run says about training is nothing to an evaluation of it. */
+/* What a run says about training is nothing to an evaluation of it; where a server trained it, either. */
 static void forget_training(struct eval_options *o) {
+    o->train.trainer = TRAINER_ENGINE;
+    o->train.sampler.kind = SAMPLER_ENGINE;
+    o->train.sampler.base_url = NULL;
     o->train.rollout.temperature = -1;
     o->train.load_checkpoint_path = NULL;
     o->train.dataset_builder.level = CONFIG_UNSET_INT;
@@ -223,6 +226,21 @@ static enum status choose_problems(const struct eval_options *o, struct session 
 
 /* ---- sampling -----------------------------------------------------------------------------------------------------*/
 
+/* A checkpoint may hold no more than the name of the server's. */
+static enum status check_is_here(const char *dir, struct err *e) {
+    CLEANUP_FREE char *state = fs_join(dir, "state.json"), *adapter = fs_join(dir, "adapter_config.json");
+    CLEANUP_JSON json_t *j = NULL;
+    const char *path = NULL;
+    if (!fs_is_file(state) || fs_is_file(adapter)) return ST_OK;
+    TRY(js_load(state, 1 << 16, &j, e));
+    TRY(js_opt_str(j, state, "tinker_path", &path, e));
+    if (!path) return ST_OK;
+    return FAIL(e, ST_CONFIG,
+                "checkpoint_path: %s has no weights, which are on a server: give sampler=tinker checkpoint_path=%s, or "
+                "end the run (download_checkpoints)",
+                dir, path);
+}
+
 struct evaluation {
     const struct eval_options *o;
     struct session s;
@@ -257,6 +275,7 @@ static enum status evaluation_open(const struct eval_options *o, const char *rep
         x->checkpoint = xstrdup(o->checkpoint_path);
     }
     if (o->train.sampler.kind == SAMPLER_ENGINE) TRY(find_checkpoint(o, cancel, &x->checkpoint, e));
+    if (o->train.sampler.kind == SAMPLER_ENGINE && x->checkpoint) TRY(check_is_here(x->checkpoint, e));
     x->mine.load_checkpoint_path = x->checkpoint;
     if (x->checkpoint) str_addf(&adapter, "%s/adapter_config.json", x->checkpoint);
     /* A fresh adapter would change nothing and cost time; a checkpoint's own is loaded whatever lora_rank says. */

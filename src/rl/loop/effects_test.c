@@ -225,6 +225,7 @@ static const struct {
     {"resume_from_batch", "tests/e2e/keys.sh"},
     {"save_every", "tests/e2e/resume.sh"},
     {"keep_checkpoints", "tests/e2e/keys.sh"},
+    {"download_checkpoints", "tests/e2e/tinker.sh"},
     {"eval_every", "tests/e2e/resume.sh"},
     {"eval_samples", "tests/e2e/keys.sh"},
     {"tensorboard_enabled", "tests/e2e/keys.sh"},

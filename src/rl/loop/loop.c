@@ -51,7 +51,8 @@ struct training {
     double baseline;    /* running mean of the rewards; NaN before the first batch */
     int64_t saved_step; /* of the last checkpoint; 0: none */
     double save_s;      /* that the last checkpoint took */
-    bool finished;      /* nothing is left to do */
+    bool finished;      /* nothing is left to train */
+    bool downloaded; /* true: the checkpoint that it goes on from has the weights, not their name on a server alone */
     double started_s;
     int64_t first_step;
 };
@@ -187,6 +188,18 @@ static enum status save_hosted(struct training *t, const char *name, struct str 
     return ST_OK;
 }
 
+/* The server's adapter, beside what a checkpoint says of it. A server that gives no files is no reason to fail a run
+ * that is done. */
+static enum status download(const struct training *t, const char *name, struct err *e) {
+    CLEANUP_STR struct str dir = STR_INIT;
+    str_addf(&dir, "%s/checkpoints/%s", run_dir(t->run), name);
+    const enum status st = hosted_download(t->s.hosted, dir.p, e);
+    if (st == ST_OK) log_info("%s has the adapter", dir.p);
+    if (st != ST_CONFIG || t->step < t->steps) return st;
+    log_warn("%s has no adapter, which the server keeps (state.json, tinker_path): %s", dir.p, e->msg);
+    return ST_OK;
+}
+
 static enum status save(struct training *t, const char *name, struct err *e) {
     char step[32];
     CLEANUP_STR struct str more = STR_INIT;
@@ -205,6 +218,7 @@ static enum status save(struct training *t, const char *name, struct err *e) {
                             t->trainer ? t->trainer->opt : NULL, t->s.policy.folder, e));
     t->saved_step = t->step;
     if (t->samples) sample_journal_clear(t->samples);
+    if (!t->trainer && (name || t->o->download_checkpoints)) TRY(download(t, name ? name : step, e));
     t->save_s = clock_now_s() - from;
     return name ? ST_OK : run_prune_checkpoints(t->run, t->o->keep_checkpoints, e);
 }
@@ -307,8 +321,8 @@ static void rank_metrics(struct training *t, struct metrics *m) {
 
 static enum status write_step(struct training *t, const struct rollout *r, int constant, const struct update_stats *u,
                               const struct step_times *times, struct err *e) {
-    TRY(run_traces(t->run, t->step, r, e));
-    TRY(roles_traces(&t->roles, t->run, t->step, e));
+    TRY(run_traces(t->run, t->step, t->s.actor.tok, r, e));
+    TRY(roles_traces(&t->roles, t->run, t->step, t->s.actor.tok, e));
     struct metrics m = {0};
     const double elapsed = clock_now_s() - t->started_s;
     if (t->o->curriculum.enabled) {
@@ -466,15 +480,21 @@ static enum status load_hosted(struct training *t, const json_t *state, const ch
     return err_note(e, "%s", where);
 }
 
+static bool has_adapter(const char *dir) {
+    CLEANUP_FREE char *path = fs_join(dir, "adapter_config.json");
+    return fs_is_file(path);
+}
+
 static enum status load_state(struct training *t, const struct run_checkpoint *c, struct err *e) {
     CLEANUP_STR struct str path = STR_INIT;
     CLEANUP_JSON json_t *state = NULL;
     str_addf(&path, "%s/state.json", c->path);
     TRY(js_load(path.p, 1 << 16, &state, e));
     t->finished = c->next_step >= t->steps && str_has_suffix(c->path, "/final");
+    t->downloaded = t->trainer || has_adapter(c->path);
     if (t->trainer)
         TRY(run_load_checkpoint(c, t->s.policy.model, t->o->lora_rank > 0, t->trainer->opt, &t->opt_step, e));
-    else if (!t->finished)
+    else if (!t->finished || !t->downloaded)
         TRY(load_hosted(t, state, path.p, e));
     TRY(js_opt_f64(state, path.p, "baseline", &t->baseline, e));
     const char *history = NULL; /* older versions have none */
@@ -537,9 +557,19 @@ static enum status open_trainer(struct training *t, const char *resolved_yaml, s
 /* What decides the bits of samples beside their requests and the weights. Keys that say where and how quickly things
  * are done decide none. */
 static uint64_t samples_identity(const struct training *t, const char *resolved_yaml) {
-    static const char *const elsewhere[] = {"ranks:",     "gpus:",       "peer_timeout:",      "threads:",
-                                            "verify_",    "kv_memory:",  "activation_memory:", "log_path:",
-                                            "max_steps:", "save_every:", "keep_checkpoints:",  "resume_from_batch:"};
+    static const char *const elsewhere[] = {"ranks:",
+                                            "gpus:",
+                                            "peer_timeout:",
+                                            "threads:",
+                                            "verify_",
+                                            "kv_memory:",
+                                            "activation_memory:",
+                                            "log_path:",
+                                            "max_steps:",
+                                            "save_every:",
+                                            "keep_checkpoints:",
+                                            "resume_from_batch:",
+                                            "download_checkpoints:"};
     CLEANUP_STR struct str s = STR_INIT;
     if (t->trainer)
         ranks_fingerprint(t->s.policy.be, &s);
@@ -608,7 +638,7 @@ enum status train_run(const struct train_options *o, const char *resolved_yaml, 
     if (t.trainer && !t.finished) TRY_GOTO(room_for_checkpoints(&t, e), out);
     log_info("%s: %d training problems, %d held out; %lld x %d answers a step, %lld steps", o->log_path, t.n_train,
              t.n_test, (long long)o->dataset_builder.batch_size, o->rollout.group_size, (long long)t.steps);
-    st = t.finished ? ST_OK : train_steps(&t, cancel, e);
+    st = !t.finished ? train_steps(&t, cancel, e) : t.downloaded ? ST_OK : download(&t, "final", e);
     if (st == ST_OK) missing_log(&t.missing);
     if (st == ST_OK) log_info("%s: done", o->log_path);
 out:

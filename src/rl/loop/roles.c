@@ -605,10 +605,11 @@ void roles_metrics(const struct roles *x, const struct train_options *o, struct 
     metrics_add(m, c->too_long, "roles/prompts_too_long");
 }
 
-enum status roles_traces(const struct roles *x, struct run_dir *run, int64_t step, struct err *e) {
+enum status roles_traces(const struct roles *x, struct run_dir *run, int64_t step, const struct tokenizer *t,
+                         struct err *e) {
     for (int i = 0; i < ROLES; i++) {
         const struct rollout view = {.group = x->of[i].group, .n = x->of[i].n};
-        TRY(run_traces(run, step, &view, e));
+        TRY(run_traces(run, step, t, &view, e));
     }
     return ST_OK;
 }

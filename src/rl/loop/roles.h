@@ -73,7 +73,9 @@ void roles_advantages(struct roles *x, const struct train_options *o, bool idle_
 /* The solver's groups and the roles' behind them, as views; caller frees the array. */
 struct sample_group *roles_join(const struct roles *x, const struct rollout *r, int *n);
 void roles_metrics(const struct roles *x, const struct train_options *o, struct metrics *m);
-enum status roles_traces(const struct roles *x, struct run_dir *run, int64_t step, struct err *e) MUST_USE;
+/* As run_traces. */
+enum status roles_traces(const struct roles *x, struct run_dir *run, int64_t step, const struct tokenizer *t,
+                         struct err *e) MUST_USE;
 /* Learns from the step how long the next proposals shall be (when the step counts), and frees what belongs to it. */
 void roles_end(struct roles *x, const struct train_options *o, bool counts);
 

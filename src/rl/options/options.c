@@ -249,6 +249,9 @@ static const struct config_key train_keys[] = {
                 "Resume from the checkpoint in front of this step, dropping what came after. null: from the last."),
     KEY_INT(T, save_every, "10", "(,)", "Steps between checkpoints. 0 or less: only the final one."),
     KEY_INT(T, keep_checkpoints, "0", "[0,)", "Numbered checkpoints that are kept, the newest ones. 0: all."),
+    KEY_BOOL(T, download_checkpoints, "false",
+             "trainer: tinker: the adapter of each checkpoint is downloaded from the server into the run directory. "
+             "false: that of the last one alone."),
     KEY_INT(T, eval_every, "0", "[0,)", "Steps between evaluations on the held-out problems. 0: never."),
     KEY_INT(T, eval_samples, "4", "[1,1024]", "Answers a problem in those evaluations."),
     KEY_BOOL(T, tensorboard_enabled, "true", "Write TensorBoard event files."),

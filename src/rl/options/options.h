@@ -162,7 +162,7 @@ struct train_options {
     int64_t max_staleness, refill_rounds, max_steps, save_every, eval_every, eval_samples;
     /* The run directory. */
     int64_t start_batch, resume_from_batch, keep_checkpoints, tensorboard_log_histograms_every;
-    bool tensorboard_enabled, tensorboard_log_per_level;
+    bool download_checkpoints, tensorboard_enabled, tensorboard_log_per_level;
     struct {
         /* Problems. */
         const char *source;

@@ -505,7 +505,18 @@ static void put_role(struct str *line, const struct sample_group *g) {
     js_end(line, ']');
 }
 
-static void put_trace(struct str *line, int64_t step, const struct sample_group *g, int index) {
+/* What was asked. It stands last in the line: a search of answers ends in front of their tokens. */
+static void put_prompt(struct str *line, const struct tokenizer *t, const struct sample_group *g) {
+    CLEANUP_STR struct str text = STR_INIT;
+    if (g->message[0])
+        str_addf(&text, "%s\n\n%s", g->message[0], g->message[1]);
+    else if (t)
+        tokenizer_decode(t, g->prompt.p, g->prompt.len, false, &text);
+    if (text.len > 0) js_put_strn(line, "prompt_text", text.p, text.len);
+}
+
+static void put_trace(struct str *line, int64_t step, const struct tokenizer *t, const struct sample_group *g,
+                      int index) {
     CLEANUP_STR struct str verdict = STR_INIT;
     const struct episode *ep = &g->ep[index];
     js_begin(line, NULL, '{');
@@ -534,14 +545,16 @@ static void put_trace(struct str *line, int64_t step, const struct sample_group 
     if (index == 0) put_ids(line, "prompt_ids", g->prompt.p, g->prompt.len);
     put_ids(line, "ids", ep->sample.ids, (size_t)ep->sample.n);
     if (ep->sample.logp) put_numbers(line, "logp", ep->sample.logp, ep->sample.n);
+    if (index == 0) put_prompt(line, t, g);
     js_end(line, '}');
     str_addc(line, '\n');
 }
 
-enum status run_traces(struct run_dir *r, int64_t step, const struct rollout *x, struct err *e) {
+enum status run_traces(struct run_dir *r, int64_t step, const struct tokenizer *t, const struct rollout *x,
+                       struct err *e) {
     CLEANUP_STR struct str lines = STR_INIT;
     for (int i = 0; i < x->n; i++)
-        for (int j = 0; j < x->group[i].n; j++) put_trace(&lines, step, &x->group[i], j);
+        for (int j = 0; j < x->group[i].n; j++) put_trace(&lines, step, t, &x->group[i], j);
     if (lines.len == 0) return ST_OK;
     const int64_t frame = jsonl_append_size(r->traces);
     TRY(jsonl_append(r->traces, lines.p, lines.len, e));

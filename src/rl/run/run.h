@@ -85,7 +85,8 @@ enum status run_flush(struct run_dir *r, struct err *e) MUST_USE;
 /* Whether the metrics hold an evaluation (names in "eval/") of the step. */
 enum status run_is_evaluated(const struct run_dir *r, int64_t step, bool *out, struct err *e) MUST_USE;
 /* One line per turn of every sample, the whole step in one compressed frame, and their rows in the index
- * (docs/formats.md). */
-enum status run_traces(struct run_dir *r, int64_t step, const struct rollout *x, struct err *e) MUST_USE;
+ * (docs/formats.md). The tokenizer gives prompts their text; NULL where the actor has none, whose prompts are texts. */
+enum status run_traces(struct run_dir *r, int64_t step, const struct tokenizer *t, const struct rollout *x,
+                       struct err *e) MUST_USE;
 
 #endif

@@ -253,7 +253,7 @@ static void add_trace(struct run_dir *r, int64_t step) {
     ep.sample.logp = logp;
     struct sample_group g = {.problem = &problem, .prompt = {prompt, 2, 2}, .ep = &ep, .n = 1, .task = 4, .first = 7};
     const struct rollout x = {.group = &g, .n = 1};
-    CHECK(run_traces(r, step, &x, &err));
+    CHECK(run_traces(r, step, NULL, &x, &err));
 }
 
 /* All lines of a compressed file. Caller frees. */
@@ -510,6 +510,31 @@ static void trace_line(void **state) {
     assert_true(json_number_value(json_array_get(json_object_get(row, "logp"), 1)) == -0.25);
 }
 
+/* The first line of a prompt, and no other, ends with the prompt's text: of tokens, or of messages. */
+static void prompts_of_traces(void **state) {
+    (void)state;
+    static char text[] = "answer", system[] = "Be \"fast\".", user[] = "Beat it.";
+    struct run_dir *r = open_run("prompts", false);
+    struct tokenizer *tok;
+    write_byte_tokenizer(in_tmp("tok"));
+    CHECK(tokenizer_open(in_tmp("tok"), &tok, &err));
+    struct ids prompt = {0};
+    tokenizer_encode(tok, "<|im_start|>Hi \"you\"", 20, true, &prompt);
+    struct episode ep[3] = {{.text = text}, {.text = text}, {.text = text}};
+    struct sample_group g[] = {{.problem = &problem, .prompt = prompt, .ep = ep, .n = 2},
+                               {.problem = &problem, .message = {system, user}, .ep = ep + 2, .n = 1}};
+    CHECK(run_traces(r, 0, tok, &(struct rollout){.group = g, .n = 2}, &err));
+    run_close(r);
+    CLEANUP_FREE char *lines = read_traces(in_tmp("prompts/traces.jsonl.zst"));
+    char *second = strchr(lines, '\n') + 1, *third = strchr(second, '\n') + 1;
+    assert_non_null(strstr(lines, ",\"prompt_text\":\"<|im_start|>Hi \\\"you\\\"\"}\n{"));
+    third[-1] = 0;
+    assert_null(strstr(second, "\"prompt"));
+    assert_non_null(strstr(third, ",\"prompt_text\":\"Be \\\"fast\\\".\\n\\nBeat it.\"}\n"));
+    ids_free(&prompt);
+    tokenizer_close(tok);
+}
+
 /* Whether the events file holds Summary.Value{tag, simple_value}: field 1 is the tag, field 2 a float. */
 static bool has_scalar(const char *data, size_t n, const char *tag, float value) {
     char want[80];
@@ -570,6 +595,7 @@ int main(void) {
         cmocka_unit_test(index_of_traces),
         cmocka_unit_test(index_after_a_kill),
         cmocka_unit_test(trace_line),
+        cmocka_unit_test(prompts_of_traces),
         cmocka_unit_test(metrics_line_and_tensorboard),
     };
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);

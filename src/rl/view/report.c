@@ -7,7 +7,12 @@
 #include "page/page.h"
 #include "rl/view/view.h"
 
-enum { TEXT_MAX_BYTES = 200000, POINTS = 500, RESERVED_BYTES = 2 << 20 /* for what stands around the answers */ };
+enum {
+    TEXT_MAX_BYTES = 200000,
+    POINTS = 500,
+    CHOSEN_MAX = 1000,
+    RESERVED_BYTES = 2 << 20 /* for what stands around the answers */
+};
 
 struct shared_report {
     struct run_view *view;
@@ -92,7 +97,7 @@ static void put_row(struct str *out, const json_t *row) {
     page_cell(out, outcome);
     page_cell(out, text_of(row, "passed_stage"));
     page_cellf(out, isnan(reward) ? "" : "%.3f", reward);
-    page_cellf(out, isnan(speedup) ? "" : "%.2fx [%.2f, %.2f]", speedup, number_of(row, "speedup_low"),
+    page_cellf(out, isnan(speedup) ? "" : "%.2fx\u00a0[%.2f,\u00a0%.2f]", speedup, number_of(row, "speedup_low"),
                number_of(row, "speedup_high"));
 }
 
@@ -127,17 +132,22 @@ static enum status put_answer(struct shared_report *r, const json_t *row, struct
     return ST_OK;
 }
 
-static enum status put_answers(struct shared_report *r, const json_t *rows, struct err *e) {
+static void begin_answers(struct str *out) {
     static const char *const columns[] = {"answer", "problem", "role",     "outcome",
                                           "stage",  "reward",  "speed-up", "texts"};
+    page_table_begin(out, columns, ARRAY_LEN(columns));
+}
+
+static enum status put_answers(struct shared_report *r, const json_t *rows, size_t most, struct err *e) {
     enum status st = ST_OK;
     size_t i;
     const json_t *row;
-    page_table_begin(r->out, columns, ARRAY_LEN(columns));
     json_array_foreach(rows, i, row) {
-        if (st == ST_OK) st = put_answer(r, row, e);
+        if (i >= most)
+            r->left_out++;
+        else if (st == ST_OK)
+            st = put_answer(r, row, e);
     }
-    page_table_end(r->out);
     return st;
 }
 
@@ -147,32 +157,68 @@ static enum status put_best(struct shared_report *r, struct err *e) {
     TRY(view_best(r->view, r->run, &text, e));
     TRY(parse(&text, &o, e));
     str_adds(r->out, "<h2>The fastest correct answer to each problem</h2>\n");
-    return put_answers(r, json_object_get(o, "best"), e);
+    begin_answers(r->out);
+    const enum status st = put_answers(r, json_object_get(o, "best"), SIZE_MAX, e);
+    page_table_end(r->out);
+    return st;
 }
 
-/* The answers of a step, as many as a query gives; step < 0: of the last one. */
-static enum status put_step(struct shared_report *r, int64_t step, struct err *e) {
-    CLEANUP_STR struct str text = STR_INIT, all = STR_INIT;
-    CLEANUP_JSON json_t *newest = NULL, *o = NULL;
-    struct view_query q = {.step_from = step < 0 ? 0 : step,
-                           .step_to = step < 0 ? INT64_MAX : step,
-                           .reward_min = (double)NAN,
-                           .reward_max = (double)NAN,
-                           .speedup_min = (double)NAN,
-                           .speedup_max = (double)NAN,
-                           .limit = 1};
+/* The number of the last step with answers; -1: there is none. */
+static enum status last_step(const struct shared_report *r, int64_t *step, struct err *e) {
+    CLEANUP_STR struct str text = STR_INIT;
+    CLEANUP_JSON json_t *o = NULL;
+    struct view_query q = view_query_all();
+    q.limit = 1;
     TRY(view_episodes(r->view, r->run, &q, &text, e));
-    TRY(parse(&text, &newest, e));
-    const json_t *first = json_array_get(json_object_get(newest, "rows"), 0);
-    if (!first && step >= 0) return FAIL(e, ST_INVALID, "%.255s has no answers of step %lld", r->run, (long long)step);
-    if (!first) return ST_OK;
-    q.step_from = q.step_to = whole_of(first, "step");
-    q.limit = 1000;
-    TRY(view_episodes(r->view, r->run, &q, &all, e));
-    TRY(parse(&all, &o, e));
-    str_addf(r->out, "<h2>Answers of step %lld</h2>\n", (long long)q.step_from);
-    r->left_out += whole_of(o, "matches") - (int64_t)json_array_size(json_object_get(o, "rows"));
-    return put_answers(r, json_object_get(o, "rows"), e);
+    TRY(parse(&text, &o, e));
+    const json_t *newest = json_array_get(json_object_get(o, "rows"), 0);
+    *step = newest ? whole_of(newest, "step") : -1;
+    return ST_OK;
+}
+
+/* The answers of a query, page by page: a search for a text comes in many. *n: how many they are. */
+static enum status put_chosen(struct shared_report *r, struct view_query *q, size_t *n, struct err *e) {
+    enum status st = ST_OK;
+    *n = 0;
+    q->limit = CHOSEN_MAX;
+    do {
+        CLEANUP_STR struct str text = STR_INIT;
+        CLEANUP_JSON json_t *o = NULL;
+        st = view_episodes(r->view, r->run, q, &text, e);
+        if (st == ST_OK) st = parse(&text, &o, e);
+        const json_t *rows = json_object_get(o, "rows");
+        if (st == ST_OK) st = put_answers(r, rows, *n < CHOSEN_MAX ? CHOSEN_MAX - *n : 0, e);
+        *n += json_array_size(rows);
+        q->cursor = whole_of(o, "cursor"); /* 0 where it is null */
+    } while (st == ST_OK && q->cursor > 0);
+    return st;
+}
+
+static enum status put_choice(struct shared_report *r, const char *filter, struct err *e) {
+    CLEANUP_FREE char *text = xstrdup(filter ? filter : "");
+    struct view_query q = view_query_all();
+    size_t n;
+    TRY(view_query_read(&q, text, e));
+    if (!filter) {
+        TRY(last_step(r, &q.step_from, e));
+        if (q.step_from < 0) return ST_OK;
+        q.step_to = q.step_from;
+    }
+    str_adds(r->out, "<h2>");
+    if (q.step_from == q.step_to)
+        page_textf(r->out, "Answers of step %lld", (long long)q.step_from);
+    else
+        page_text(r->out, "Chosen answers");
+    str_adds(r->out, "</h2>\n");
+    if (filter) {
+        str_adds(r->out, "<p>Chosen by ");
+        page_text(r->out, filter);
+        str_adds(r->out, "</p>\n");
+    }
+    begin_answers(r->out);
+    TRY(put_chosen(r, &q, &n, e));
+    page_table_end(r->out);
+    return n > 0 ? ST_OK : FAIL(e, ST_INVALID, "%.255s has no answers of %s", r->run, filter ? filter : "this step");
 }
 
 /* ---- the report ---------------------------------------------------------------------------------------------------*/
@@ -191,7 +237,7 @@ static void put_overview(const struct shared_report *r, const json_t *run) {
     }
 }
 
-enum status view_report(struct run_view *v, const char *run, int64_t step, size_t max_bytes, struct str *out,
+enum status view_report(struct run_view *v, const char *run, const char *filter, size_t max_bytes, struct str *out,
                         struct err *e) {
     CLEANUP_STR struct str text = STR_INIT, title = STR_INIT;
     CLEANUP_JSON json_t *o = NULL;
@@ -203,7 +249,7 @@ enum status view_report(struct run_view *v, const char *run, int64_t step, size_
     put_overview(&r, o);
     TRY(put_charts(&r, e));
     TRY(put_best(&r, e));
-    TRY(put_step(&r, step, e));
+    TRY(put_choice(&r, filter, e));
     str_adds(out, "<h2>Configuration</h2>\n");
     put_code(out, "config.yaml", text_of(o, "config"), strlen(text_of(o, "config")));
     if (r.left_out > 0) {

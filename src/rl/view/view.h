@@ -45,6 +45,14 @@ struct view_query {
     int64_t cursor;   /* of the answer before; 0: from the start */
     int64_t limit;
 };
+/* All rows, the newest first, up to 100. */
+struct view_query view_query_all(void);
+/* Sets what chooses or sorts answers, by the name that the API has for it. A text is borrowed. ST_USAGE: there is no
+ * such name, or the value is not of its kind. */
+enum status view_query_set(struct view_query *q, const char *key, const char *value, struct err *e) MUST_USE;
+/* Sets the parts of a text such as "outcome=correct&reward_min=0.5", as addresses of the page have it behind their "?".
+ * It is decoded where it lies, and the query borrows from it. Errors as view_query_set. */
+enum status view_query_read(struct view_query *q, char *text, struct err *e) MUST_USE;
 /* {"rows": [...], "matches", "total", "cursor"}: cursor is null when no more is there. matches: how many rows match but
  * for the text. With a text the rows come newest first, and one call looks at answers for about a tenth of a second:
  * the cursor says where the next one goes on, rows or no rows. */
@@ -59,10 +67,11 @@ enum status view_episode(struct run_view *v, const char *run, int64_t step, int6
 /* {"best": [rows]}: of each problem the correct answer of the greatest speed-up, in the order of problems. */
 enum status view_best(struct run_view *v, const char *run, struct str *out, struct err *e) MUST_USE;
 
-/* A page of HTML that needs no server: curves, the fastest correct answer to each problem, the answers of one step (the
- * last one where step < 0), the configuration. Answers that do not fit into max_bytes are left out, and the page says
- * how many. ST_INVALID: the run has no answers of that step. */
-enum status view_report(struct run_view *v, const char *run, int64_t step, size_t max_bytes, struct str *out,
+/* A page of HTML that needs no server: curves, the fastest correct answer to each problem, the answers that the filter
+ * chooses (as view_query_read takes it; NULL: those of the last step; up to 1,000), the configuration. Answers that do
+ * not fit into max_bytes are left out, and the page says how many. ST_USAGE: the filter is none; ST_INVALID: it chooses
+ * no answer. */
+enum status view_report(struct run_view *v, const char *run, const char *filter, size_t max_bytes, struct str *out,
                         struct err *e) MUST_USE;
 
 #endif

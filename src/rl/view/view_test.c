@@ -28,8 +28,9 @@ static void add_step(const char *run, int step, bool index) {
             &lines,
             "{\"step\":%d,\"group\":0,\"sample\":%d,\"turn\":0,\"problem\":\"p<%d>\",\"text\":\"step %d \\\"sample\\\" "
             "%d\",\"stop\":\"length\",\"tokens\":%d,\"reward\":{\"total\":%d.5},\"advantage\":%d,\"verdict\":"
-            "{\"outcome\":\"%s\",\"speedup\":%d},\"ids\":[1],\"logp\":[0]}\n",
-            step, i, i % 2, step, i, 10 + i, i, i - 2, i == 2 ? "compile_error" : "correct", step + i);
+            "{\"outcome\":\"%s\",\"speedup\":%d},\"ids\":[1],\"logp\":[0]%s}\n",
+            step, i, i % 2, step, i, 10 + i, i, i - 2, i == 2 ? "compile_error" : "correct", step + i,
+            i == 0 ? ",\"prompt_text\":\"what was asked\"" : "");
     str_addf(&path, "%s/%s", run, TRACES_FILE);
     CHECK(jsonl_append_open(path.p, &w, NULL, &err));
     CHECK(jsonl_append(w, lines.p, lines.len, &err));
@@ -58,13 +59,6 @@ static char *new_run(const char *name, int steps, bool index) {
 }
 
 static struct run_view *open_view(void) { return view_open(in_tmp("runs")); }
-
-static const struct view_query all = {.step_to = INT64_MAX,
-                                      .reward_min = (double)NAN,
-                                      .reward_max = (double)NAN,
-                                      .speedup_min = (double)NAN,
-                                      .speedup_max = (double)NAN,
-                                      .limit = 100};
 
 static json_t *parsed(const struct str *s) {
     json_t *o;
@@ -98,7 +92,7 @@ static void filters_and_order(void **state) {
     (void)state;
     CLEANUP_FREE char *run = new_run("filters", 3, true);
     struct run_view *v = open_view();
-    struct view_query q = all;
+    struct view_query q = view_query_all();
     assert_rows(v, "filters", q, "2/3 2/2 2/1 2/0 1/3 1/2 1/1 1/0 0/3 0/2 0/1 0/0 ");
     q.step_from = q.step_to = 1;
     assert_rows(v, "filters", q, "1/3 1/2 1/1 1/0 ");
@@ -106,19 +100,19 @@ static void filters_and_order(void **state) {
     assert_rows(v, "filters", q, "1/3 1/1 ");
     q.problem = "p<2>";
     assert_rows(v, "filters", q, "");
-    q = all;
+    q = view_query_all();
     q.outcome = "compile_error";
     assert_rows(v, "filters", q, "2/2 1/2 0/2 ");
-    q = all;
+    q = view_query_all();
     q.sort = "speedup";
     q.limit = 3;
     assert_rows(v, "filters", q, "2/3 2/2 1/3 ");
-    q = all;
+    q = view_query_all();
     q.reward_min = 1.5;
     q.reward_max = 2.5;
     q.step_to = 0;
     assert_rows(v, "filters", q, "0/2 0/1 ");
-    q = all;
+    q = view_query_all();
     q.role = "solver";
     q.stop = "length";
     CLEANUP_STR struct str rows = STR_INIT;
@@ -133,7 +127,7 @@ static void pages_of_rows(void **state) {
     struct run_view *v = open_view();
     for (int with_text = 0; with_text < 2; with_text++) {
         CLEANUP_STR struct str at_once = STR_INIT, by_page = STR_INIT;
-        struct view_query q = all;
+        struct view_query q = view_query_all();
         if (with_text) q.text = "\"sample\" 2";
         (void)episodes(v, "pages", q, &at_once, NULL);
         q.limit = 3;
@@ -197,10 +191,10 @@ static void without_an_index(void **state) {
     (void)state;
     CLEANUP_FREE char *run = new_run("old", 2, false), *index = fs_join(run, EPISODES_FILE);
     struct run_view *v = open_view();
-    assert_rows(v, "old", all, "1/3 1/2 1/1 1/0 0/3 0/2 0/1 0/0 ");
+    assert_rows(v, "old", view_query_all(), "1/3 1/2 1/1 1/0 0/3 0/2 0/1 0/0 ");
     assert_false(fs_is_file(index)); /* nothing is written */
     add_step(run, 2, false);
-    struct view_query last = all;
+    struct view_query last = view_query_all();
     last.limit = 1;
     assert_rows(v, "old", last, "2/3 ");
     add_step(run, 3, true);
@@ -312,7 +306,7 @@ static void runs_that_change(void **state) {
                       *traces = fs_join(run, TRACES_FILE), *elsewhere = fs_join(in_tmp("elsewhere"), "secret");
     CLEANUP_STR struct str out = STR_INIT;
     struct run_view *v = open_view();
-    struct view_query last = all;
+    struct view_query last = view_query_all(), any = view_query_all();
     last.limit = 1;
     assert_rows(v, "changes", last, "2/3 ");
     /* a line that is being written is not there yet */
@@ -324,7 +318,7 @@ static void runs_that_change(void **state) {
     CHECK(fs_remove(index, &err));
     CHECK(fs_remove(traces, &err));
     add_step(run, 0, true);
-    assert_rows(v, "changes", all, "0/3 0/2 0/1 0/0 ");
+    assert_rows(v, "changes", view_query_all(), "0/3 0/2 0/1 0/0 ");
     add_step(run, 1, true);
     assert_rows(v, "changes", last, "1/3 ");
     /* the traces are cut below the index */
@@ -334,20 +328,20 @@ static void runs_that_change(void **state) {
     assert_rows(v, "changes", last, "");
     /* an index of rubbish, and one that turns back */
     put(run, EPISODES_FILE, "rubbish\n");
-    assert_rows(v, "changes", all, "");
+    assert_rows(v, "changes", view_query_all(), "");
     /* links lead nowhere */
     CHECK(fs_mkdirs(in_tmp("elsewhere"), &err));
     write_file(elsewhere, "{\"format\":\"episodes\",\"version\":1}\n");
     CHECK(fs_remove(index, &err));
     CHECK(fs_remove(traces, &err));
     assert_int_equal(symlink(elsewhere, index), 0);
-    assert_rows(v, "changes", all, "");
+    assert_rows(v, "changes", view_query_all(), "");
     CLEANUP_FREE char *moved = fs_join(in_tmp("elsewhere"), "run");
     assert_int_equal(rename(run, moved), 0);
     assert_int_equal(symlink(moved, run), 0);
     CHECK_FAILS(view_run(v, "changes", &out, &err), ST_IO, "no run");
     assert_int_equal(unlink(run), 0);
-    CHECK_FAILS(view_episodes(v, "changes", &all, &out, &err), ST_IO, "no run");
+    CHECK_FAILS(view_episodes(v, "changes", &any, &out, &err), ST_IO, "no run");
     static const char *const names[] = {"", ".", "..", "../elsewhere/run", "a/b"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) CHECK_FAILS(view_run(v, names[i], &out, &err), ST_IO, "no run");
     view_close(v);
@@ -411,7 +405,7 @@ static void report(void **state) {
     CLEANUP_FREE char *run = new_run("shared", 3, true);
     CLEANUP_STR struct str out = STR_INIT, first = STR_INIT, small = STR_INIT;
     struct run_view *v = open_view();
-    CHECK(view_report(v, "shared", -1, 20000000, &out, &err));
+    CHECK(view_report(v, "shared", NULL, 20000000, &out, &err));
     assert_null(strstr(out.p, "p<1>"));
     assert_non_null(strstr(out.p, "<td>p&#60;1&#62;</td>"));
     assert_non_null(strstr(out.p, "Answers of step 2"));
@@ -420,14 +414,51 @@ static void report(void **state) {
     assert_non_null(strstr(out.p, "</svg>"));
     assert_non_null(strstr(out.p, "seed: 1"));
     assert_null(strstr(out.p, "are not in this file"));
-    CHECK(view_report(v, "shared", 0, 20000000, &first, &err));
+    CHECK(view_report(v, "shared", "step_from=0&step_to=0", 20000000, &first, &err));
     assert_non_null(strstr(first.p, "step 0 &#34;sample&#34; 1"));
-    CHECK_FAILS(view_report(v, "shared", 7, 20000000, &small, &err), ST_INVALID, "no answers of step 7");
+    CHECK_FAILS(view_report(v, "shared", "step_from=7", 20000000, &small, &err), ST_INVALID,
+                "no answers of step_from=7");
     str_clear(&small);
-    CHECK(view_report(v, "shared", -1, 2 << 20, &small, &err));
+    CHECK(view_report(v, "shared", NULL, 2 << 20, &small, &err));
     assert_non_null(strstr(small.p, "6 answers are not in this file")); /* the best of two problems, four of the step */
     assert_non_null(strstr(small.p, "</html>"));
     assert_true(small.len < out.len);
+    view_close(v);
+}
+
+/* The sections of a page to share that this filter chooses; caller frees. */
+static char *chosen(struct run_view *v, const char *filter) {
+    CLEANUP_STR struct str out = STR_INIT;
+    CHECK(view_report(v, "chosen", filter, 20000000, &out, &err));
+    const char *begin = strstr(out.p, "<h2>Chosen answers");
+    assert_non_null(begin);
+    return xstrdup(begin);
+}
+
+/* Answers are chosen for the page as the page of episodes does it. */
+static void report_of_a_filter(void **state) {
+    (void)state;
+    CLEANUP_FREE char *run = new_run("chosen", 3, true);
+    struct run_view *v = open_view();
+    CLEANUP_FREE char *wrong = chosen(v, "outcome=compile_error&reward_min=2&text=step%201+%22sam");
+    assert_non_null(strstr(wrong, "<td>1/0/2/0</td>"));
+    assert_null(strstr(wrong, "<td>1/0/1/0</td>"));
+    assert_null(strstr(wrong, "<td>0/0/2/0</td>"));
+    CLEANUP_FREE char *fast = chosen(v, "speedup_min=4&sort=speedup&problem=");
+    const char *first = strstr(fast, "<td>2/0/3/0</td>"), *second = strstr(fast, "<td>1/0/3/0</td>");
+    assert_true(first && second && first < second);
+    assert_null(strstr(fast, "<td>0/0/3/0</td>"));
+    static const struct {
+        const char *filter, *said;
+    } wrongs[] = {{"reward", "NAME=VALUE"},       {"reward_min=x", "expected a number"},
+                  {"step_to=-1", "whole number"}, {"sort=name", "or tokens"},
+                  {"limit=5", "no such filter"},  {"text=%00", "no answers of text=%00"}};
+    for (size_t i = 0; i < ARRAY_LEN(wrongs); i++) {
+        CLEANUP_STR struct str out = STR_INIT;
+        const enum status st = view_report(v, "chosen", wrongs[i].filter, 20000000, &out, &err);
+        assert_int_equal(st, i + 1 < ARRAY_LEN(wrongs) ? ST_USAGE : ST_INVALID);
+        assert_non_null(strstr(err.msg, wrongs[i].said));
+    }
     view_close(v);
 }
 
@@ -496,7 +527,7 @@ static void many_runs(void **state) {
         for (int i = 0; i < 20; i++) { /* more than are held */
             snprintf(name, sizeof name, "many%d", i);
             if (turn == 0) free(new_run(name, 1, true));
-            assert_rows(v, name, all, "0/3 0/2 0/1 0/0 ");
+            assert_rows(v, name, view_query_all(), "0/3 0/2 0/1 0/0 ");
         }
     CLEANUP_STR struct str list = STR_INIT, one = STR_INIT;
     CHECK(view_runs(v, &list, &err));
@@ -521,6 +552,7 @@ int main(void) {
         cmocka_unit_test(without_an_index),
         cmocka_unit_test(runs_that_change),
         cmocka_unit_test(report),
+        cmocka_unit_test(report_of_a_filter),
         cmocka_unit_test(alerts),
         cmocka_unit_test(plain_lines),
         cmocka_unit_test(orders),
