@@ -15,18 +15,6 @@
 enum { MAX_DESCRIPTION = 1 << 20 };
 static const char description[] = "checkpoint.json";
 
-void checkpoint_free(struct tinker_checkpoint *c) {
-    if (!c) return;
-    free(c->run);
-    free(c->name);
-    free(c->base);
-    free(c->folder);
-    free(c->metadata);
-    free(c->call);
-    free(c->project);
-    free(c);
-}
-
 char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c) {
     return fs_join(t->folder, c->folder);
 }
@@ -66,62 +54,8 @@ struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum check
 enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *dir, struct err *e) {
     CLEANUP_FREE char *path = fs_join(dir, description);
     CLEANUP_STR struct str s = STR_INIT;
-    js_begin(&s, NULL, '{');
-    js_put_i64(&s, "version", 1);
-    js_put_str(&s, "owner", c->owner);
-    js_put_str(&s, "run", c->run);
-    js_put_str(&s, "kind", checkpoint_kind_names[c->kind]);
-    js_put_str(&s, "name", c->name);
-    js_put_str(&s, "base", c->base);
-    js_put_i64(&s, "rank", c->shape.rank);
-    js_put_f64(&s, "alpha", (double)c->shape.alpha);
-    js_put_i64(&s, "parts", c->shape.parts);
-    js_put_bool(&s, "moments", c->moments);
-    js_put_bool(&s, "public", c->public);
-    js_put_i64(&s, "bytes", c->bytes);
-    js_put_i64(&s, "made", c->made);
-    js_put_i64(&s, "expires", c->expires);
-    js_put_str(&s, "metadata", c->metadata);
-    js_put_str(&s, "call", c->call);
-    js_put_str(&s, "project", c->project);
-    js_end(&s, '}');
+    checkpoint_put(&s, c);
     return fs_write_atomic(path, s.p, s.len, e);
-}
-
-static enum status read_description(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) {
-    const char *run, *name, *kind, *base, *metadata = NULL, *call = NULL, *owner = "", *project = NULL;
-    int64_t version, rank, parts;
-    double alpha;
-    TRY(js_get_i64(j, where, "version", &version, e));
-    if (version != 1) return FAIL(e, ST_UNSUPPORTED, "%s: version %lld is not known", where, (long long)version);
-    TRY(js_opt_str(j, where, "owner", &owner, e));
-    TRY(js_get_str(j, where, "run", &run, e));
-    TRY(js_get_str(j, where, "name", &name, e));
-    TRY(js_get_str(j, where, "kind", &kind, e));
-    TRY(js_get_str(j, where, "base", &base, e));
-    TRY(js_get_i64(j, where, "rank", &rank, e));
-    TRY(js_get_i64(j, where, "parts", &parts, e));
-    TRY(js_get_f64(j, where, "alpha", &alpha, e));
-    TRY(js_get_bool(j, where, "moments", &c->moments, e));
-    TRY(js_get_bool(j, where, "public", &c->public, e));
-    TRY(js_get_i64(j, where, "bytes", &c->bytes, e));
-    TRY(js_get_i64(j, where, "made", &c->made, e));
-    TRY(js_get_i64(j, where, "expires", &c->expires, e));
-    TRY(js_opt_str(j, where, "metadata", &metadata, e));
-    TRY(js_opt_str(j, where, "call", &call, e));
-    TRY(js_opt_str(j, where, "project", &project, e));
-    for (c->kind = 0; c->kind < CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_names[c->kind]) != 0;) c->kind++;
-    if (c->kind == CHECKPOINT_KINDS || !call_name_is_safe(name))
-        return FAIL(e, ST_PARSE, "%s: kind or name is none", where);
-    c->shape = (struct adapter_shape){.rank = (int)rank, .alpha = (float)alpha, .parts = (unsigned)parts};
-    snprintf(c->owner, sizeof c->owner, "%s", owner);
-    c->run = xstrdup(run);
-    c->name = xstrdup(name);
-    c->base = xstrdup(base);
-    c->metadata = metadata ? xstrdup(metadata) : NULL;
-    c->call = call ? xstrdup(call) : NULL;
-    c->project = project ? xstrdup(project) : NULL;
-    return ST_OK;
 }
 
 /* A folder that a server before this one wrote. What is not whole is removed. */
@@ -136,7 +70,7 @@ static void find_one(struct tinker *t, const char *folder) {
         return;
     }
     c->folder = xstrdup(folder);
-    if (js_load(path, MAX_DESCRIPTION, &j, &e) == ST_OK && read_description(j, path, c, &e) == ST_OK) {
+    if (js_load(path, MAX_DESCRIPTION, &j, &e) == ST_OK && checkpoint_parse(j, path, c, &e) == ST_OK) {
         checkpoint_add(t, c);
         return;
     }

@@ -446,6 +446,17 @@ bool sampler_is_used(const struct tinker *t, const struct tinker_sampler *m);
 /* Ends what a session samples. */
 void samplings_end(struct tinker *t, const struct tinker_session *s);
 
+/* ---- files.c ---- */
+/* What session.json says, written, and read into a zeroed *s, whose texts are s's after an error, too. owner: the
+ * tenant's id; read, it lies in j. ST_PARSE; ST_UNSUPPORTED: a version that is not known. */
+void session_put(struct str *out, const struct tinker_session *s, const char *owner);
+enum status session_parse(const json_t *j, const char *where, struct tinker_session *s, const char **owner,
+                          struct err *e) MUST_USE;
+/* The same for checkpoint.json. */
+void checkpoint_put(struct str *out, const struct tinker_checkpoint *c);
+enum status checkpoint_parse(const json_t *j, const char *where, struct tinker_checkpoint *c, struct err *e) MUST_USE;
+void checkpoint_free(struct tinker_checkpoint *c);
+
 /* ---- checkpoints.c ---- */
 enum status checkpoints_open(struct tinker *t, struct err *e) MUST_USE;
 void checkpoints_close(struct tinker *t);
@@ -459,7 +470,6 @@ bool checkpoint_seen(const struct tinker_checkpoint *c, const struct tinker_tena
 struct tinker_checkpoint *checkpoint_make(const struct tinker_run *r, enum checkpoint_kind kind,
                                           const struct call_save *c, const char *call);
 char *checkpoint_dir(const struct tinker *t, const struct tinker_checkpoint *c); /* malloc'ed */
-void checkpoint_free(struct tinker_checkpoint *c);
 /* What a copy of a checkpoint has of its own; expires as in a checkpoint. */
 struct checkpoint_copy {
     const char *run, *owner, *call, *project; /* project: or NULL */

@@ -54,14 +54,7 @@ enum status store_session(const struct tinker *t, const struct tinker_session *s
     CLEANUP_FREE char *dir = folder_of(t, s), *path = fs_join(dir, session_file);
     CLEANUP_STR struct str out = STR_INIT;
     TRY(fs_mkdirs(dir, e));
-    js_begin(&out, NULL, '{');
-    js_put_i64(&out, "version", 1);
-    js_put_str(&out, "owner", s->tenant->id);
-    js_put_str(&out, "name", s->name);
-    js_put_str(&out, "metadata", s->metadata);
-    js_put_str(&out, "project", s->project);
-    js_put_i64(&out, "made", s->made);
-    js_end(&out, '}');
+    session_put(&out, s, s->tenant->id);
     return fs_write_atomic(path, out.p, out.len, e);
 }
 
@@ -495,24 +488,17 @@ static void restore_samples(struct tinker *t, struct tinker_session *s) {
 static struct tinker_session *restore_session(struct tinker *t, const char *dir, const char *id, struct err *e) {
     CLEANUP_FREE char *path = fs_join(dir, session_file);
     CLEANUP_JSON json_t *j = NULL;
-    const char *name = NULL, *metadata = NULL, *owner = "", *project = NULL;
+    const char *owner;
     struct tinker_session *s = xcalloc(1, sizeof *s);
     enum status st = js_load(path, MAX_SESSION, &j, e);
-    if (st == ST_OK) st = js_opt_str(j, path, "owner", &owner, e);
-    if (st == ST_OK) st = js_opt_str(j, path, "name", &name, e);
-    if (st == ST_OK) st = js_opt_str(j, path, "metadata", &metadata, e);
-    if (st == ST_OK) st = js_opt_str(j, path, "project", &project, e);
-    if (st == ST_OK) st = js_opt_i64(j, path, "made", &s->made, e);
     if (st == ST_OK && strlen(id) >= sizeof s->id) st = FAIL(e, ST_PARSE, "%s: no session has this name", path);
+    if (st == ST_OK) st = session_parse(j, path, s, &owner, e);
     if (st != ST_OK) {
         free(s);
         return NULL;
     }
     memcpy(s->id, id, strlen(id) + 1);
     s->tenant = tenant_by_id(t, owner);
-    s->name = name ? xstrdup(name) : NULL;
-    s->metadata = metadata ? xstrdup(metadata) : NULL;
-    s->project = project ? xstrdup(project) : NULL;
     s->heard = tinker_now_s();
     s->samples = -1;
     s->next = t->sessions;

@@ -8,7 +8,29 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check_sample(const struct call_sample *c) {
+/* Log-probabilities of targets that came as CSR are written as CSR; read again they stand at their places, and 0 at
+ * all others. */
+static void check_csr(const struct call_sample *c, struct arena *a) {
+    CLEANUP_STR struct str bytes = STR_INIT;
+    struct wire_sample again;
+    struct err e = {0};
+    const int64_t rows = c->n_prompt - 1, columns = c->n_targets, n = rows * columns;
+    struct wire_tensor t = {.dtype = WIRE_F32, .nd = 2, .dim = {rows, columns}, .n = n};
+    t.crow = c->target_crow;
+    t.col = c->target_col;
+    t.f = arena_array(a, float, n);
+    for (int64_t i = 0; i < n; i++) t.f[i] = -1 - (float)i;
+    wire_put_sample(&bytes, &(struct wire_sample){.target = &t});
+    ASSERT(wire_read_sample(bytes.p, bytes.len, a, &again, &e) == ST_OK && again.target && again.target->n == n);
+    int64_t listed = 0;
+    for (int64_t i = 0; i < n; i++) {
+        ASSERT(again.target->f[i] == 0 || again.target->f[i] == t.f[i]);
+        listed += again.target->f[i] != 0;
+    }
+    ASSERT(listed == t.crow[rows]);
+}
+
+static void check_sample(const struct call_sample *c, struct arena *a) {
     volatile int64_t sum = 0;
     ASSERT(c->sampler_id && c->n_samples >= 1 && c->n_prompt >= 1 && c->max_tokens >= -1);
     ASSERT(c->temperature >= 0 && isfinite(c->temperature) && c->top_p > 0 && c->top_p <= 1 && c->top_k >= 0);
@@ -19,6 +41,7 @@ static void check_sample(const struct call_sample *c) {
         sum += c->prompt[i];
     }
     for (int64_t i = 0; c->target && i < (c->n_prompt - 1) * c->n_targets; i++) sum += c->target[i];
+    if (c->target_crow) check_csr(c, a);
     for (int i = 0; i < c->n_stop_texts; i++) sum += (int64_t)strlen(c->stop_text[i]);
 }
 
@@ -55,7 +78,7 @@ static void read_json(int which, const json_t *j, struct arena *a) {
             ASSERT(sampler.session_id && (sampler.base_model || sampler.model_path));
         break;
     default:
-        if (call_read_sample(j, a, &sample, &e) == ST_OK) check_sample(&sample);
+        if (call_read_sample(j, a, &sample, &e) == ST_OK) check_sample(&sample, a);
         break;
     }
     ASSERT(e.code == ST_OK || e.msg[0]);
