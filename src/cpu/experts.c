@@ -201,7 +201,6 @@ static void cpu_expert_linear_dw(struct backend *be, float *dw, int64_t stride, 
 }
 
 const struct expert_ops cpu_experts = {
-    .coded = true,
     .route = cpu_route,
     .route_grad = cpu_route_grad,
     .rows_of = cpu_rows_of,

@@ -657,6 +657,27 @@ static void test_leavers(void **state) {
     close_server();
 }
 
+/* A process that is being started has the descriptors of this one until it runs its program. So the kernel may know of
+ * a connection that has ended here. */
+static void test_descriptor_that_lives_on(void **state) {
+    (void)state;
+    static const char request[] = "GET /fine HTTP/1.1\r\n" H "Connection: close\r\n\r\n";
+    CLEANUP_STR struct str out = STR_INIT;
+    int fd[2];
+    struct err e;
+    open_server((struct http_options){0});
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd), 0);
+    const int copy = dup(fd[1]);
+    assert_int_equal(http_adopt(server, fd[1], &e), ST_OK);
+    say(fd[0], request, sizeof request - 1);
+    assert_true(hear(fd[0], &out, 8) && has(&out, "fine"));
+    turn(2);
+    close(fd[0]); /* an event of a connection that nobody has any more */
+    turn(2);
+    close(copy);
+    close_server();
+}
+
 /* Who closes his half at once still gets a reply that is there at once. */
 static void test_half_close(void **state) {
     (void)state;
@@ -953,6 +974,7 @@ int main(void) {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_wait),
         cmocka_unit_test(test_leavers),
+        cmocka_unit_test(test_descriptor_that_lives_on),
         cmocka_unit_test(test_half_close),
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_stalled_reader),

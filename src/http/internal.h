@@ -152,6 +152,7 @@ void conn_reply_raw(const struct conn *c, int status, const char *code, const ch
 enum status watch_open(struct http_server *s, struct err *e) MUST_USE;
 void watch_close(struct http_server *s);
 void watch_add(struct http_server *s, struct conn *c);
+void watch_remove(struct http_server *s, const struct conn *c);
 void watch_hangups(struct http_server *s);
 void watch_sweep(struct http_server *s, int64_t now);
 void watch_linger(struct http_server *s, const struct conn *c);

@@ -66,6 +66,7 @@ static void conn_close(struct conn *c) {
         c->x->gone = true;
         exchange_end(c->x);
     }
+    watch_remove(s, c);
     if (c->linger) watch_linger(s, c);
     if (c->before)
         c->before->next = c->next;

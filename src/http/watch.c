@@ -26,12 +26,15 @@ void watch_close(struct http_server *s) {
     if (s->hangup_fd >= 0) close(s->hangup_fd);
 }
 
-/* Nothing takes a connection out of the epoll set: the kernel does when the descriptor is closed. */
 void watch_add(struct http_server *s, struct conn *c) {
     struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLET, .data.ptr = c};
     if (epoll_ctl(s->hangup_fd, EPOLL_CTL_ADD, c->fd, &ev) != 0)
         c->half_closed = true; /* nobody would notice that the client leaves, so the server never waits for it */
 }
+
+/* To be called while the descriptor is open. That it is closed is not enough: a process that is being started may have
+ * a copy of it, and then the kernel tells of a connection that is no more. */
+void watch_remove(struct http_server *s, const struct conn *c) { epoll_ctl(s->hangup_fd, EPOLL_CTL_DEL, c->fd, NULL); }
 
 static void hung_up(struct conn *c, uint32_t events) {
     struct http_exchange *x = c->x;
@@ -116,7 +119,6 @@ void watch_linger(struct http_server *s, const struct conn *c) {
     if (s->n_linger == HTTP_LINGER_MAX) return;
     const int fd = dup(c->fd);
     if (fd < 0) return;
-    epoll_ctl(s->hangup_fd, EPOLL_CTL_DEL, c->fd, NULL);
     s->linger[s->n_linger++] = (struct lingering){fd, clock_now_ns() + 3000000000LL, 0};
 }
 

@@ -107,11 +107,6 @@ static enum status model_new(json_t *config, const char *where, const struct mod
     if (f) TRY_GOTO(st_open_dir(dir, f, e), fail);
     if (f) TRY_GOTO(check_names(m, f, dir, e), fail);
     TRY_GOTO(choose_formats(m, opt, f, where, e), fail);
-    if (m->cfg.E > 0 && format_is_coded(m->codes) && !be->experts->coded) {
-        st = FAIL(e, ST_UNSUPPORTED, "%s: experts in %s are computed on a CPU alone; give base_dtype=bf16", where,
-                  format_of(m->codes)->name);
-        goto fail;
-    }
     TRY_GOTO(declared_lay_out(m, e), fail);
     *out = m;
     return ST_OK;

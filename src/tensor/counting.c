@@ -322,7 +322,8 @@ static void expert_gather(struct backend *be, struct tensor y, struct tensor x, 
 }
 static void expert_product(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, int64_t E,
                            struct expert_places at, float scale, bool accumulate) {
-    (void)y, (void)E, (void)at, (void)scale, (void)accumulate;
+    (void)y, (void)at, (void)scale, (void)accumulate;
+    if (format_is_coded(w->format)) use(be, CUDA_CODED, cuda_experts_bytes(w->dt, E, w->N, w->K));
     if (w->dt == DT_BF16) factors(be, CUDA_X16, x);
 }
 static void expert_dw(struct backend *be, float *dw, int64_t stride, struct tensor dy, struct tensor x, int64_t E,
@@ -340,13 +341,18 @@ static void expert_dot(struct backend *be, float *dweight, struct tensor a, stru
 }
 static void expert_scale(struct backend *be, struct tensor x, const struct routing *r) { (void)be, (void)x, (void)r; }
 
-#define EXPERT_OPS(in_codes)                                                                                    \
-    {                                                                                                           \
-        .coded = (in_codes), .route = route, .route_grad = route_grad, .rows_of = expert_rows_of,               \
-        .gather = expert_gather, .linear = expert_product, .linear_dx = expert_product, .linear_dw = expert_dw, \
-        .combine = expert_combine, .dot = expert_dot, .scale = expert_scale                                     \
-    }
-static const struct expert_ops cuda_ops = EXPERT_OPS(false), other_ops = EXPERT_OPS(true);
+static const struct expert_ops expert_ops = {
+    .route = route,
+    .route_grad = route_grad,
+    .rows_of = expert_rows_of,
+    .gather = expert_gather,
+    .linear = expert_product,
+    .linear_dx = expert_product,
+    .linear_dw = expert_dw,
+    .combine = expert_combine,
+    .dot = expert_dot,
+    .scale = expert_scale,
+};
 
 struct paper paper_of(const struct backend *be) {
     struct backend *b = (struct backend *)be;
@@ -410,7 +416,7 @@ struct backend *paper_open(const struct paper *p) {
         .draw = p->act == DT_BF16 ? draw : NULL,
         .pass_begin = p->act == DT_BF16 ? pass_begin : NULL,
         .pass_end = p->act == DT_BF16 ? pass_end : NULL,
-        .experts = p->act == DT_BF16 ? &cuda_ops : &other_ops,
+        .experts = &expert_ops,
     };
     return &x->be;
 }

@@ -104,9 +104,10 @@ static inline int64_t cuda_lora_tiles(int64_t T, int64_t K, int64_t cols) {
                : 0;
 }
 
-/* A matrix in codes has a piece of memory for each tensor that is a part of it, at most CODED_PARTS; its arrays begin
- * at multiples of 16 bytes. m without arrays stands for codes that are made here. */
-enum { CODED_PARTS = 4 };
+/* A matrix in codes has a piece of memory for each tensor that is a part of it, at most CODED_PARTS. Its arrays begin
+ * at multiples of 16 bytes, behind the words that say where each of them lies. m without arrays stands for codes that
+ * are made here. */
+enum { CODED_PARTS = 4, CUDA_CODED_WORDS = 96 /* bytes */ };
 static inline int64_t cuda_up16(int64_t bytes) { return (bytes + 15) & ~(int64_t)15; }
 static inline int64_t cuda_coded_blocks(const struct coded_matrix *m) {
     return m->format == FORMAT_NF4 ? nf4_blocks(m->rows, m->K)
@@ -114,8 +115,8 @@ static inline int64_t cuda_coded_blocks(const struct coded_matrix *m) {
 }
 static inline int64_t cuda_coded_bytes(const struct coded_matrix *m) {
     const int64_t n = m->rows * m->K, blocks = cuda_coded_blocks(m), each = (int64_t)sizeof(float);
-    if (m->format == FORMAT_FP8) return cuda_up16(n) + cuda_up16(blocks * each);
-    const int64_t codes = cuda_up16((n + 1) / 2) + cuda_up16(NF4_CODES * each);
+    if (m->format == FORMAT_FP8) return CUDA_CODED_WORDS + cuda_up16(n) + cuda_up16(blocks * each);
+    const int64_t codes = CUDA_CODED_WORDS + cuda_up16((n + 1) / 2) + cuda_up16(NF4_CODES * each);
     if (m->scale) return codes + cuda_up16(blocks * each);
     return codes + cuda_up16(blocks) + cuda_up16(format_blocks(blocks, NF4_NESTED) * each) +
            cuda_up16(NF4_SCALES * each);
@@ -123,6 +124,11 @@ static inline int64_t cuda_coded_bytes(const struct coded_matrix *m) {
 /* Where a product of this type finds it expanded. */
 static inline int64_t cuda_expanded_bytes(enum dtype dt, int64_t N, int64_t K) {
     return cuda_up256(N * K * (int64_t)dtype_bytes(dt));
+}
+/* The same of E experts, of which so many at most go into a launch. */
+enum { CUDA_GROUP_MOST = 256 };
+static inline int64_t cuda_experts_bytes(enum dtype dt, int64_t E, int64_t N, int64_t K) {
+    return (E < CUDA_GROUP_MOST ? E : CUDA_GROUP_MOST) * cuda_expanded_bytes(dt, N, K);
 }
 
 /* ---- sums over rows ---------------------------------------------------------------------------------------------- */

@@ -51,7 +51,6 @@ struct expert_places {
 };
 
 struct expert_ops {
-    bool coded; /* true: products take matrices in codes */
     void (*route)(struct backend *be, const struct routing *r, struct tensor logits, bool normalised, bool given);
     void (*route_grad)(struct backend *be, struct tensor dlogits, const struct routing *r, const float *dweight,
                        struct tensor logits, bool normalised);

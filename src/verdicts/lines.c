@@ -100,6 +100,8 @@ static void take_line(struct lines *l, const char *text, size_t n, int64_t numbe
     while (l->pending >= LINES_AHEAD) pthread_cond_wait(&l->changed, &l->lock);
     l->pending++;
     pthread_mutex_unlock(&l->lock);
+    json_decref(request); /* what the work keeps of it is the desk's alone from here on */
+    request = NULL;
     desk_submit(l->desk, w);
 }
 

@@ -179,6 +179,8 @@ static void give(struct verdicts *v, const struct job_row *r) {
     v->flights = f;
     v->n_flights++;
     pthread_mutex_unlock(&v->lock);
+    json_decref(request); /* what the work keeps of it is the desk's alone from here on */
+    request = NULL;
     desk_submit(v->desk, w);
 }
 

@@ -235,6 +235,99 @@ static bool gates_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t k, i
     return ok;
 }
 
+/* E matrices in codes, each of two tensors, and the matrices that they mean. */
+static void coded_experts(struct backend *gpu, enum weight_format format, enum dtype dt, int64_t E, int64_t N,
+                          int64_t depth, struct weight *coded, struct weight *plain) {
+    struct rng rng = rng_make(94, (uint64_t)(E * N));
+    const int64_t half = N / 2 * depth;
+    uint16_t *m = xmalloc((size_t)(2 * half) * sizeof *m);
+    for (int64_t i = 0; i < E; i++) {
+        coded[i] = (struct weight){.N = N, .K = depth, .dt = dt, .format = format};
+        plain[i] = (struct weight){.N = N, .K = depth, .dt = dt, .format = dt == DT_F32 ? FORMAT_F32 : FORMAT_BF16};
+        for (int64_t j = 0; j < 2 * half; j++) m[j] = bf16_near(rng_normal(&rng) / sqrt((double)depth));
+        for (int part = 0; part < 2; part++) {
+            struct coded_matrix c;
+            format_of(format)->quantise(m + part * half, N / 2, depth, NULL, &c);
+            format_of(format)->decode(&c, 0, half, m + part * half);
+            gpu->weight_put_coded(gpu, &coded[i], part * (N / 2), &c);
+            coded_release(&c);
+        }
+        if (dt == DT_BF16) {
+            gpu->weight_put(gpu, &plain[i], 0, N, m);
+            continue;
+        }
+        float *wide = xmalloc((size_t)(2 * half) * sizeof *wide);
+        for (int64_t j = 0; j < 2 * half; j++) wide[j] = (float)bf16_value(m[j]);
+        plain[i].w = gpu->mem_alloc(gpu, (size_t)(2 * half) * sizeof *wide);
+        gpu->mem_put(gpu, plain[i].w, wide, (size_t)(2 * half) * sizeof *wide);
+        gpu->weight_pack(gpu, &plain[i]);
+        free(wide);
+    }
+    free(m);
+}
+
+/* Products with experts in codes, forth and back, and gates: the bits of those with the matrices that they mean. Some
+ * experts have no rows. */
+static bool experts_in_codes(struct backend *gpu, enum weight_format format, enum dtype dt, int64_t T, int64_t E,
+                             int64_t k, int64_t N, int64_t depth) {
+    enum { Y, DX, GATED, OUTS };
+    const int64_t P = T * k, sizes[OUTS] = {P * N, P * depth, P * N / 2};
+    struct rng rng = rng_make(95, (uint64_t)(T + E));
+    struct err e;
+    struct weight *w[2] = {xcalloc((size_t)E, sizeof **w), xcalloc((size_t)E, sizeof **w)};
+    coded_experts(gpu, format, dt, E, N, depth, w[0], w[1]);
+    float *l = xmalloc((size_t)(T * E) * sizeof *l);
+    for (int64_t i = 0; i < T * E; i++) l[i] = (float)rng_normal(&rng);
+    uint16_t *x = xmalloc((size_t)(P * (N + depth)) * sizeof *x);
+    float *wide = xmalloc((size_t)(P * (N + depth)) * sizeof *wide);
+    for (int64_t i = 0; i < P * (N + depth); i++) wide[i] = (float)bf16_value(x[i] = bf16_random(&rng));
+    const size_t each = dtype_bytes(dt);
+    void *logits = gpu->mem_alloc(gpu, (size_t)(T * E) * 4),
+         *memory = gpu->mem_alloc(gpu, (size_t)routing_words(T, E, k) * 4),
+         *in = gpu->mem_alloc(gpu, (size_t)(P * (N + depth)) * each);
+    gpu->mem_put(gpu, logits, l, (size_t)(T * E) * 4);
+    gpu->mem_put(gpu, in, dt == DT_BF16 ? (const void *)x : wide, (size_t)(P * (N + depth)) * each);
+    const struct routing r = routing_in(memory, T, E, k);
+    gpu->experts->route(gpu, &r, tensor_full(logits, T, E), true, false);
+    const struct expert_places all = routing_places(&r);
+    const struct tensor rows = tensor_of(in, dt, P, depth), h = tensor_of(in, dt, T, depth),
+                        back = tensor_of((char *)in + (size_t)(P * depth) * each, dt, P, N);
+    char *got[2][OUTS];
+    bool ok = true, taken[2] = {false, false};
+    for (int i = 0; i < 2; i++) {
+        void *out[OUTS];
+        for (int o = 0; o < OUTS; o++) {
+            out[o] = gpu->mem_alloc(gpu, (size_t)sizes[o] * 4);
+            gpu->mem_zero(gpu, out[o], (size_t)sizes[o] * 4);
+        }
+        gpu->experts->linear(gpu, tensor_full(out[Y], P, N), rows, w[i], E, all, 1, false);
+        gpu->experts->linear_dx(gpu, tensor_full(out[DX], P, depth), back, w[i], E, all, 1, false);
+        const struct tensor none = tensor_of(out[Y], dt, P, N);
+        taken[i] = gpu->experts->gates(gpu, tensor_of(out[GATED], dt, P, N / 2), none, rows, h, w[i], &r);
+        for (int o = 0; o < OUTS; o++) {
+            got[i][o] = xmalloc((size_t)sizes[o] * 4);
+            gpu->mem_get(gpu, got[i][o], out[o], (size_t)sizes[o] * 4);
+            gpu->mem_free(gpu, out[o]);
+        }
+    }
+    ok &= gpu->sync(gpu, &e) == ST_OK && taken[0] == taken[1];
+    for (int o = 0; o < OUTS; o++) {
+        const bool same = memcmp(got[0][o], got[1][o], (size_t)sizes[o] * 4) == 0;
+        if (!same) printf("  %s\n", o == Y ? "linear" : o == DX ? "linear_dx" : "gates");
+        ok &= same;
+        free(got[0][o]), free(got[1][o]);
+    }
+    for (int i = 0; i < 2; i++) {
+        for (int64_t j = 0; j < E; j++) gpu->weight_free(gpu, &w[i][j]);
+        for (int64_t j = 0; i == 1 && j < E && dt == DT_F32; j++) gpu->mem_free(gpu, w[i][j].w);
+        free(w[i]);
+    }
+    void *const dev[] = {logits, memory, in};
+    for (size_t i = 0; i < ARRAY_LEN(dev); i++) gpu->mem_free(gpu, dev[i]);
+    free(l), free(x), free(wide);
+    return ok;
+}
+
 /* A router's product over bfloat16 rows has the CPU's bits for the same rows in float32, for few rows and many. */
 static bool router_as_on_cpu(struct backend *cpu, struct backend *gpu, int64_t T, int64_t N, int64_t depth) {
     struct rng rng = rng_make(93, (uint64_t)T);
@@ -281,6 +374,14 @@ static void test_experts(struct backend *gpu, bool emulated) {
     report("gather, gates and what they gate in one", gates_in_one(gpu, 9, 6, 2, 24, 40) &
                                                           gates_in_one(gpu, 60, 3, 2, 72, 136) &
                                                           gates_in_one(gpu, 130, 3, 2, 72, 72));
+    for (int f = FORMAT_FP8; f < FORMAT_COUNT; f++) {
+        const enum weight_format format = (enum weight_format)f;
+        char name[96];
+        snprintf(name, sizeof name, "experts in %s as the matrices that they mean", format_of(format)->name);
+        report(name, experts_in_codes(gpu, format, DT_BF16, 5, 7, 2, 128, 64) &
+                         experts_in_codes(gpu, format, DT_BF16, 30, 3, 1, 144, 72) &
+                         experts_in_codes(gpu, format, DT_F32, 4, 5, 2, 48, 136));
+    }
     report("a router over bfloat16 as on the CPU",
            router_as_on_cpu(cpu, gpu, 3, 20, 200) & router_as_on_cpu(cpu, gpu, 9, 40, 136) &
                router_as_on_cpu(cpu, gpu, 40, 130, 72) & router_as_on_cpu(cpu, gpu, 90, 130, 72));

@@ -31,9 +31,10 @@ if [ -n "${KERNELRL_TESTDATA:-}" ]; then
         check "$name in f32" golden $name
         check "$name in bf16" golden $name --dtype bf16
     done
-    for name in qwen3_moe qwen3_fp8 qwen2_nf4; do
+    for name in "qwen3_moe --base-dtype nf4" qwen3_fp8 qwen2_nf4; do
+        # shellcheck disable=SC2086
         check "adapters over $name give the trainer's bits" env KERNELRL_CUDA_PLUGIN="$PWD/$plugin" "$KRL" selfcheck \
-            onpolicy --model "$KERNELRL_TESTDATA/golden/$name" --device cuda --dtype bf16 --adapters 2 --tokens 40
+            onpolicy --model "$KERNELRL_TESTDATA/golden/"$name --device cuda --dtype bf16 --adapters 2 --tokens 40
     done
 else
     skip "Llama 3, a mixture of experts, FP8 and NF4 on the device" "KERNELRL_TESTDATA is not set"

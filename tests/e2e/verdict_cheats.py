@@ -51,7 +51,7 @@ def outcomes_of(server, items):
     """Verdicts by metadata, and the jobs without one."""
     status, made, _ = server.ask("POST", "/v1/verify/batches", {"items": items})
     assert status == 202, made
-    until_done(server, made["id"], "batches/")
+    until_done(server, made["id"], "batches/", seconds=7200)
     jobs = server.ask("GET", f"/v1/verify/batches/{made['id']}/results?limit=1000")[1]["data"]
     assert len(jobs) == len(items)
     return {job["metadata"]: job for job in jobs}
@@ -93,7 +93,11 @@ def hostile(server, folder):
 
 def main():
     program, folder, everything = sys.argv[1], sys.argv[2], sys.argv[3:] == ["all"]
-    server = Server(program, folder, "--verify-only", env={"FAKE_TOKEN": "1"})
+    with open(f"{folder}/cheats.yaml", "w", encoding="utf-8") as f:
+        f.write("sandbox:\n  run_timeout_s: 3\n")  # as expected.tsv has it
+    server = Server(
+        program, folder, "--verify-only", "--verify-config", f"{folder}/cheats.yaml", env={"FAKE_TOKEN": "1"}
+    )
     assert judge(server, "tests/cheats/c", "c", ".c", everything) > 10
     if everything:
         assert judge(server, "tests/cheats", "torch_cpu", ".py", True) > 50

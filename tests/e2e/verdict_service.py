@@ -61,8 +61,8 @@ def request(solution, problem="level1/1_ReLU", **more):
     return {"problem": problem, "solution": solution, "options": QUICK, **more}
 
 
-def until_done(server, name, kind=""):
-    for _ in range(60):
+def until_done(server, name, kind="", seconds=600):
+    for _ in range(seconds // 10):
         status, reply, _ = server.ask("GET", f"/v1/verify/{kind}{name}?wait=10")
         assert status in (200, 202), (status, reply)
         if status == 200:

@@ -1,4 +1,6 @@
-/* Expands a matrix in codes to the bfloat16 matrix that it means, in scratch, for products of any kind. */
+/* Expands a matrix in codes to the bfloat16 matrix that it means, in scratch, for products of any kind. The kernels
+ * take one matrix, or those of the experts of a group that have rows: a block of `per` blocks a matrix has one of them.
+ */
 #include "cuda/shared/codes.cuh"
 
 enum { THREADS = 256, EIGHT = 8 /* weights of a thread */ };
@@ -42,19 +44,43 @@ static __device__ __forceinline__ void put_eight(const struct cu_coded &m, const
     to[1] = make_float4(low_float(w.z), high_float(w.z), low_float(w.w), high_float(w.w));
 }
 
-static __global__ void __launch_bounds__(THREADS)
-    expand_kernel(const struct cu_coded m, void *out, int wide, int lined_up) {
+/* Where a matrix of a group comes from and goes to. */
+struct of_group {
+    struct cu_group e; /* w: parts of matrices, each a struct cu_coded */
+    char *out;
+    int64_t stride; /* bytes */
+    int64_t per;    /* blocks of a matrix */
+};
+/* False: the expert of this block has no rows, so nobody reads its matrix. */
+static __device__ __forceinline__ bool expert_of_block(const struct of_group &g, struct cu_coded &m, void *&out) {
+    const int64_t i = blockIdx.x / g.per;
+    if (g.e.hi[i] <= g.e.lo[i]) return false;
+    m = *static_cast<const struct cu_coded *>(g.e.w[i]);
+    out = g.out + i * g.stride;
+    return true;
+}
+
+static __device__ __forceinline__ void expand_list(const struct cu_coded &m, void *out, int wide, int lined_up,
+                                                   int64_t block, int64_t blocks) {
     __shared__ float map[NF4_CODES];
     const int64_t n = m.rows * m.K;
     if (m.format == FORMAT_NF4 && threadIdx.x < NF4_CODES) map[threadIdx.x] = m.map[threadIdx.x];
     __syncthreads();
-    for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * EIGHT; i < n;
-         i += (int64_t)gridDim.x * THREADS * EIGHT) {
+    for (int64_t i = (block * THREADS + threadIdx.x) * EIGHT; i < n; i += blocks * THREADS * EIGHT) {
         if (lined_up && i + EIGHT <= n)
             put_eight(m, map, out, wide, i);
         else
             put_weights(m, out, wide, i, n);
     }
+}
+static __global__ void __launch_bounds__(THREADS)
+    expand_kernel(const struct cu_coded m, void *out, int wide, int lined_up) {
+    expand_list(m, out, wide, lined_up, blockIdx.x, gridDim.x);
+}
+static __global__ void __launch_bounds__(THREADS) expand_group_kernel(const struct of_group g, int wide, int lined_up) {
+    struct cu_coded m;
+    void *out;
+    if (expert_of_block(g, m, out)) expand_list(m, out, wide, lined_up, blockIdx.x % g.per, g.per);
 }
 
 /* ---- units ------------------------------------------------------------------------------------------------------- */
@@ -65,8 +91,8 @@ enum { PANEL = 64, UNITS = 4 /* of a block, one below the other */, UNIT_THREADS
 struct unit_place {
     int64_t row, panel;
 };
-static __device__ __forceinline__ struct unit_place place_of_unit(const struct cu_coded &m) {
-    const int64_t across = m.K / PANEL, tile = blockIdx.x;
+static __device__ __forceinline__ struct unit_place place_of_unit(const struct cu_coded &m, int64_t tile) {
+    const int64_t across = m.K / PANEL;
     return {(tile / across * UNITS + threadIdx.x / 32) * CU_STRIP, tile % across};
 }
 
@@ -74,7 +100,7 @@ template <int FORMAT>
 static __global__ void __launch_bounds__(UNIT_THREADS)
     order_kernel(const struct cu_coded file, int unit, uint8_t *units) {
     const int lane = threadIdx.x % 32;
-    const struct unit_place at = place_of_unit(file);
+    const struct unit_place at = place_of_unit(file, blockIdx.x);
     const int64_t row = at.row + lane / 4, col = at.panel * PANEL + lane % 4 * 2, across = file.K / PANEL;
     struct cu_coded ordered = file;
     ordered.unit = unit;
@@ -107,11 +133,10 @@ extern "C" int cu_coded_order(const struct cu_dev *d, const struct cu_coded *fil
 }
 
 template <int FORMAT>
-static __global__ void __launch_bounds__(UNIT_THREADS)
-    expand_units_kernel(const struct cu_coded m, void *out, int wide) {
+static __device__ __forceinline__ void expand_units(const struct cu_coded &m, void *out, int wide, int64_t block) {
     __shared__ float map[NF4_CODES][32];
     const int lane = threadIdx.x % 32;
-    const struct unit_place at = place_of_unit(m);
+    const struct unit_place at = place_of_unit(m, block);
     const int64_t row = at.row + lane / 4, k = at.panel * PANEL + lane % 4 * 2;
     const uint8_t *const unit = m.codes + unit_at(m, at.row, at.panel);
     float2 scale;
@@ -143,13 +168,44 @@ static __global__ void __launch_bounds__(UNIT_THREADS)
     }
 }
 
+template <int FORMAT>
+static __global__ void __launch_bounds__(UNIT_THREADS)
+    expand_units_kernel(const struct cu_coded m, void *out, int wide) {
+    expand_units<FORMAT>(m, out, wide, blockIdx.x);
+}
+template <int FORMAT>
+static __global__ void __launch_bounds__(UNIT_THREADS) expand_units_group_kernel(const struct of_group g, int wide) {
+    struct cu_coded m;
+    void *out;
+    if (expert_of_block(g, m, out)) expand_units<FORMAT>(m, out, wide, blockIdx.x % g.per);
+}
+
+static int64_t unit_blocks(const struct cu_coded *m) { return m->rows * m->K / (UNITS * CU_STRIP * PANEL); }
+static int lines_up(const struct cu_coded *m, const void *out) {
+    return (m->format == FORMAT_NF4 || m->K % EIGHT == 0) && ((uintptr_t)out & 15) == 0;
+}
+
 extern "C" int cu_expand(const struct cu_dev *d, const struct cu_coded *m, void *out, int wide) {
     const int64_t n = m->rows * m->K;
     if (n <= 0) return 0;
-    const int64_t blocks = n / (UNITS * CU_STRIP * PANEL);
     if (m->unit && m->format == FORMAT_FP8)
-        return LAUNCH(expand_units_kernel<FORMAT_FP8>, blocks, UNIT_THREADS, 0, d->stream, *m, out, wide);
-    if (m->unit) return LAUNCH(expand_units_kernel<FORMAT_NF4>, blocks, UNIT_THREADS, 0, d->stream, *m, out, wide);
-    const int lined_up = (m->format == FORMAT_NF4 || m->K % EIGHT == 0) && ((uintptr_t)out & 15) == 0;
-    return LAUNCH(expand_kernel, grid_for(d, n, THREADS * EIGHT), THREADS, 0, d->stream, *m, out, wide, lined_up);
+        return LAUNCH(expand_units_kernel<FORMAT_FP8>, unit_blocks(m), UNIT_THREADS, 0, d->stream, *m, out, wide);
+    if (m->unit)
+        return LAUNCH(expand_units_kernel<FORMAT_NF4>, unit_blocks(m), UNIT_THREADS, 0, d->stream, *m, out, wide);
+    return LAUNCH(expand_kernel, grid_for(d, n, THREADS * EIGHT), THREADS, 0, d->stream, *m, out, wide,
+                  lines_up(m, out));
+}
+
+extern "C" int cu_expand_group(const struct cu_dev *d, const struct cu_coded *like, const struct cu_group *e, void *out,
+                               int64_t stride, int wide) {
+    const int64_t n = like->rows * like->K;
+    if (n <= 0 || e->n <= 0) return 0;
+    struct of_group g = {*e, static_cast<char *>(out), stride, unit_blocks(like)};
+    if (like->unit && like->format == FORMAT_FP8)
+        return LAUNCH(expand_units_group_kernel<FORMAT_FP8>, e->n * g.per, UNIT_THREADS, 0, d->stream, g, wide);
+    if (like->unit)
+        return LAUNCH(expand_units_group_kernel<FORMAT_NF4>, e->n * g.per, UNIT_THREADS, 0, d->stream, g, wide);
+    g.per = ceil_div(n, THREADS * EIGHT);
+    const int lined_up = lines_up(like, out) && stride % 16 == 0;
+    return LAUNCH(expand_group_kernel, e->n * g.per, THREADS, 0, d->stream, g, wide, lined_up);
 }

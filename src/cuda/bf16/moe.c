@@ -75,18 +75,29 @@ static void scale(struct backend *be, struct tensor x, const struct routing *r) 
 /* ---- products -----------------------------------------------------------------------------------------------------
  */
 
-/* Experts [first, first + CU_GROUP_MOST), as far as there are. *sign: a number that their matrices make. */
-static struct cu_group group_of(const struct weight *w, int64_t E, int64_t first, struct expert_places at,
-                                uint64_t *sign) {
-    struct cu_group g = {.lo = at.lo + first, .hi = at.hi + first, .n = (int)i64_min(CU_GROUP_MOST, E - first)};
+/* Experts [first, first + CU_GROUP_MOST), as far as there are, without matrices. */
+static struct cu_group group_from(int64_t E, int64_t first, struct expert_places at) {
+    return (struct cu_group){.lo = at.lo + first, .hi = at.hi + first, .n = (int)i64_min(CU_GROUP_MOST, E - first)};
+}
+/* The same with them. Those in codes come to lie in scratch: write_codes puts them there. *sign: a number that the
+ * matrices make. False: an error. */
+static bool group_of(struct cuda_backend *c, const char *op, const struct weight *w, int64_t E, int64_t first,
+                     struct expert_places at, struct cu_group *g, uint64_t *sign) {
+    *g = group_from(E, first, at);
     *sign = (uint64_t)first;
-    for (int i = 0; w && i < g.n; i++) {
+    const bool coded = format_is_coded(w->format);
+    if (coded && !coded_group_room(c, op, w + first, g)) return false;
+    for (int i = 0; i < g->n; i++) {
         const struct weight *x = &w[first + i];
-        ASSERT(!format_is_coded(x->format));
-        g.w[i] = x->dt == DT_BF16 ? x->packed : x->w;
-        *sign = (*sign ^ ADDRESS(g.w[i])) * 0x9e3779b97f4a7c15ull;
+        ASSERT(x->format == w->format);
+        if (!coded) g->w[i] = x->dt == DT_BF16 ? x->packed : x->w;
+        *sign = (*sign ^ ADDRESS(g->w[i])) * 0x9e3779b97f4a7c15ull;
+        if (coded) *sign = (*sign ^ ADDRESS(x->packed)) * 0x9e3779b97f4a7c15ull;
     }
-    return g;
+    return true;
+}
+static bool write_codes(struct cuda_backend *c, const char *op, const struct weight *w, const struct cu_group *g) {
+    return !format_is_coded(w->format) || coded_expand_group(c, op, w, g);
 }
 
 static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
@@ -103,9 +114,11 @@ static void group_product(struct cuda_backend *c, const char *op, struct tensor 
     if (w->dt == DT_BF16 && !bf16_factor(c, op, &x)) return;
     for (int64_t first = 0; first < E; first += CU_GROUP_MOST) {
         uint64_t sign;
-        const struct cu_group g = group_of(w, E, first, at, &sign);
+        struct cu_group g;
+        if (!group_of(c, op, w, E, first, at, &g, &sign)) return;
         if (!NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), sign, (uint64_t)E, ADDRESS(at.lo), ADDRESS(at.hi), accumulate))
             continue;
+        if (!write_codes(c, op, w + first, &g)) return;
         if (w->dt == DT_BF16) {
             struct cu_side16 b = back ? side(g.w[0], 1, w->K) : side(g.w[0], w->K, 1);
             for (int i = 1; i < g.n && !back; i++) b.vec = b.vec && cuda_lines_up(g.w[i], w->K, 2);
@@ -146,15 +159,16 @@ static bool gates(struct backend *be, struct tensor y, struct tensor gu, struct 
     struct cuda_backend *c = cuda_begin(be, op);
     (void)gu, (void)xp;
     if (!c || y.rows == 0) return true; /* after an error, or of no rows, nothing is to be done */
-    const struct cu_gemm16 p = {
-        side(x.data, x.ld, 1), side(w->packed, w->K, 1), y.data, 1, y.ld, NULL, false, y.rows, y.cols, w->K, 0};
-    bool takes = w->dt == DT_BF16 && x.dt == DT_BF16 && y.dt == DT_BF16 && r->E <= CU_GROUP_MOST;
     uint64_t sign;
-    struct cu_group g = takes ? group_of(w, r->E, 0, routing_places(r), &sign) : (struct cu_group){0};
-    if (!takes || !cu_experts_takes(&c->dev, &p, &g)) return false;
+    struct cu_group g;
+    if (w->dt != DT_BF16 || x.dt != DT_BF16 || y.dt != DT_BF16 || r->E > CU_GROUP_MOST) return false;
+    if (!group_of(c, op, w, r->E, 0, routing_places(r), &g, &sign)) return true;
+    const struct cu_gemm16 p = {
+        side(x.data, x.ld, 1), side(g.w[0], w->K, 1), y.data, 1, y.ld, NULL, false, y.rows, y.cols, w->K, 0};
+    if (!cu_experts_takes(&c->dev, &p, &g)) return false;
     g.pair = r->pair;
     g.per_row = (int32_t)r->k;
-    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), sign))
+    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), sign) && write_codes(c, op, w, &g))
         cuda_ok(c, op, cu_experts_gemm(&c->dev, &p, &g, true));
     return true;
 }
@@ -172,11 +186,10 @@ static void linear_dw(struct backend *be, float *dw, int64_t stride, struct tens
     const char *op = c ? profile_name(c, "expert_linear_dw", dy.cols, x.cols) : NULL;
     if (!c || x.rows == 0 || (dt == DT_BF16 && !bf16_factors(c, op, &dy, &x))) return;
     for (int64_t first = 0; first < E; first += CU_GROUP_MOST) {
-        uint64_t sign;
-        struct cu_group g = group_of(NULL, E, first, at, &sign);
+        struct cu_group g = group_from(E, first, at);
         g.stride = stride;
         float *const out = dw + first * stride;
-        if (!NOTE(c, op, OF_TENSOR(dy), OF_TENSOR(x), ADDRESS(out), sign)) continue;
+        if (!NOTE(c, op, OF_TENSOR(dy), OF_TENSOR(x), ADDRESS(out), (uint64_t)first)) continue;
         if (dt == DT_BF16) {
             const struct cu_gemm16 p = {
                 side(dy.data, 1, dy.ld), side(x.data, 1, x.ld), out, 0, x.cols, NULL, 1, dy.cols, x.cols, x.rows, 0};

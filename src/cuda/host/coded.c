@@ -11,7 +11,7 @@ struct coded_weight {
     struct device_part {
         int64_t row;
         struct cu_coded m;
-        void *mem;                            /* all that m views */
+        void *mem;                            /* m, then all that m views */
         float tables[NF4_CODES + NF4_SCALES]; /* on the host: map and nested_map */
     } part[CODED_PARTS];
 };
@@ -75,7 +75,7 @@ void coded_put(struct backend *be, struct weight *w, int64_t row, const struct c
     if (m->map) memcpy(part->tables, m->map, NF4_CODES * sizeof(float));
     if (m->absmax) memcpy(part->tables + NF4_CODES, m->nested_map, NF4_SCALES * sizeof(float));
     const int64_t blocks = cuda_coded_blocks(m), each = (int64_t)sizeof(float);
-    char *at = part->mem;
+    char *at = (char *)part->mem + CUDA_CODED_WORDS;
     part->m = (struct cu_coded){.format = m->format, .rows = m->rows, .K = m->K, .offset = m->offset};
     put_codes(c, w, m, part, &at);
     if (!nf4) part->m.scale = keep(be, &at, m->scale, blocks * each);
@@ -83,6 +83,8 @@ void coded_put(struct backend *be, struct weight *w, int64_t row, const struct c
     part->m.nested = keep(be, &at, m->absmax ? m->nested : NULL, format_blocks(blocks, NF4_NESTED) * each);
     part->m.nested_map = keep(be, &at, m->absmax ? m->nested_map : NULL, NF4_SCALES * each);
     ASSERT(at <= (char *)part->mem + cuda_coded_bytes(m));
+    _Static_assert(sizeof part->m <= CUDA_CODED_WORDS, "a part begins with them");
+    be->mem_put(be, part->mem, &part->m, sizeof part->m);
 }
 
 void coded_free(struct backend *be, struct weight *w) {
@@ -109,6 +111,32 @@ bool coded_expand(struct cuda_backend *c, const char *op, const struct weight *w
     for (int i = 0; i < cw->n; i++)
         if (!cuda_ok(c, op, cu_expand(&c->dev, &cw->part[i].m, out + (size_t)(cw->part[i].row * w->K) * each, wide)))
             return false;
+    return true;
+}
+
+bool coded_group_room(struct cuda_backend *c, const char *op, const struct weight *w, struct cu_group *g) {
+    const int64_t each = cuda_expanded_bytes(w->dt, w->N, w->K);
+    char *const out = cuda_scratch(c, op, CUDA_CODED, cuda_experts_bytes(w->dt, g->n, w->N, w->K));
+    for (int i = 0; out && i < g->n; i++) g->w[i] = out + i * each;
+    return out != NULL;
+}
+
+bool coded_expand_group(struct cuda_backend *c, const char *op, const struct weight *w, const struct cu_group *g) {
+    const struct coded_weight *first = w->packed;
+    const int64_t each = cuda_expanded_bytes(w->dt, w->N, w->K), bytes = (int64_t)dtype_bytes(w->dt);
+    for (int i = 0; i < first->n; i++) {
+        const struct device_part *like = &first->part[i];
+        struct cu_group parts = *g;
+        for (int j = 0; j < g->n; j++) {
+            const struct coded_weight *cw = w[j].packed;
+            int at = 0;
+            while (at < cw->n && cw->part[at].row != like->row) at++;
+            ASSERT(at < cw->n && cw->part[at].m.rows == like->m.rows && cw->part[at].m.format == like->m.format);
+            parts.w[j] = cw->part[at].mem;
+        }
+        char *const out = (char *)(uintptr_t)g->w[0] + like->row * w->K * bytes;
+        if (!cuda_ok(c, op, cu_expand_group(&c->dev, &like->m, &parts, out, each, w->dt == DT_F32))) return false;
+    }
     return true;
 }
 

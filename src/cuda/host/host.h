@@ -270,6 +270,10 @@ void coded_free(struct backend *be, struct weight *w);
 /* Makes *plain a weight for the next product: w itself, or w expanded to scratch, which the next expansion overwrites.
  * False after an error. */
 bool coded_expand(struct cuda_backend *c, const char *op, const struct weight *w, struct weight *plain);
+/* The matrices of the experts of a group, w[0] to w[g->n - 1], which are in codes: coded_group_room puts into g->w
+ * where each of them comes to lie in scratch; coded_expand_group writes those there that have rows. */
+bool coded_group_room(struct cuda_backend *c, const char *op, const struct weight *w, struct cu_group *g);
+bool coded_expand_group(struct cuda_backend *c, const char *op, const struct weight *w, const struct cu_group *g);
 /* The matrix as the kernel for few rows wants it, without `few`. False where it cannot take it. */
 bool coded_few_of(const struct weight *w, struct cu_coded_few *out);
 /* That kernel for a product with p->codes: whether it can compute it, and the product, as a cudaError_t. */

@@ -55,7 +55,7 @@ int cu_gemm(const struct cu_dev *d, enum cu_gemm_kind kind, const struct cu_gemm
 
 /* Experts of a mixture (tensor/experts.h) that one launch takes. Expert i has rows [lo[i], hi[i]), known on the device
  * alone, and a matrix of its own. */
-enum { CU_GROUP_MOST = 256 };
+enum { CU_GROUP_MOST = CUDA_GROUP_MOST };
 struct cu_group {
     const int32_t *lo, *hi; /* device memory */
     int n;
@@ -382,6 +382,10 @@ int cu_coded_few(const struct cu_dev *d, const struct cu_coded_few *f);
 
 /* Writes the matrix [rows,K] that it means, in bfloat16 or (wide) the same numbers in float32. */
 int cu_expand(const struct cu_dev *d, const struct cu_coded *m, void *out, int wide);
+/* The same for those experts i of a group that have rows: e->w[i] is a struct cu_coded in device memory, whose format,
+ * sizes and unit are those of `like`, and what it means is written i * stride bytes behind out. */
+int cu_expand_group(const struct cu_dev *d, const struct cu_coded *like, const struct cu_group *e, void *out,
+                    int64_t stride, int wide);
 
 /* attention.cu. Keys are always cached; in training they are in a cache of the moment. */
 struct cu_attn16 {
