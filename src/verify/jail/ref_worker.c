@@ -16,6 +16,7 @@
 #include "verify/jail/time_account.h"
 
 static const double start_timeout_s = 120; /* A cold torch on a slow disk takes long. */
+static const double last_words_s = 2;      /* Python 3.13 closes the socket before it says why it ends. */
 
 static bool is_zygote(const struct refworker *w) { return w->role != WORKER_REFERENCE; }
 
@@ -64,10 +65,13 @@ enum status refworker_parse_reply(const char *text, size_t n, json_t **reply, st
 
 static enum status receive_reply(struct refworker *w, double timeout_s, json_t **reply, struct err *e) {
     CLEANUP_STR struct str text = STR_INIT;
+    int status;
     switch (channel_receive(w->socket, clock_now_s() + timeout_s, MAX_MESSAGE_BYTES, &text, NULL)) {
     case CHANNEL_OK: return refworker_parse_reply(str_c(&text), text.len, reply, e);
     case CHANNEL_LATE: return lost(w, e, "no reply in time");
-    case CHANNEL_CLOSED: return lost(w, e, "it ended");
+    case CHANNEL_CLOSED:
+        (void)process_wait(&w->process, clock_now_s() + last_words_s, &status);
+        return lost(w, e, "it ended");
     case CHANNEL_TOO_LONG: break;
     }
     return lost(w, e, "a reply over 64 MiB");
