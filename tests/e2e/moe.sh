@@ -15,12 +15,12 @@ python3 tests/e2e/upcycle.py models/tiny "$tmp/moe" 3 2 0.1 || exit 1
 sample() { "$KRL" sample --model "$1" --prompt "relu of a matrix" --temperature 0 --max-tokens 40 "${@:2}" 2>/dev/null; }
 same() { [ -n "$1" ] && [ "$1" = "$2" ]; }
 check "experts that are all alike" same "$(sample "$tmp/equal")" "$(sample models/tiny)"
-onpolicy() { "$KRL" selfcheck onpolicy --model "$tmp/moe" --tokens 300 "$@"; }
+onpolicy() { "$KRL" selfcheck onpolicy --model "$tmp/moe" --tokens 150 "$@"; }
 check "sampler and trainer agree" onpolicy
 check "with adapters on experts" onpolicy --adapters 2 --dtype bf16
 check "with experts in codes" onpolicy --base-dtype nf4 --dtype bf16
 
-train=("$KRL" train model_name="$tmp/moe" max_tokens=300 batch_size=2 group_size=4 measure_performance=false
+train=("$KRL" train model_name="$tmp/moe" max_tokens=160 batch_size=2 group_size=4 measure_performance=false
     reward_speed_weight=0 num_correct_trials=1 save_every=1 learning_rate=1e-3 lora_rank=8)
 value() { sed -n "$2p" "$1/metrics.jsonl" | grep -o "\"$3\":[^,}]*" | cut -d: -f2; }
 check "two steps with an adapter" "${train[@]}" log_path="$tmp/a" max_steps=2

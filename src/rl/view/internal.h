@@ -75,6 +75,8 @@ struct view_rows {
     struct view_order order[N_SORTS];
     uint32_t *best; /* [n_best], by the problem's number: its fastest correct row plus one; 0: it has none */
     uint32_t n_best;
+    struct str best_json; /* of the first best_of rows */
+    size_t best_of;
 };
 /* Adds the row of a line of the index. ST_PARSE: it is none. The first line, which names the format, is not one. */
 enum status rows_add(struct view_rows *r, const char *line, size_t n, struct err *e) MUST_USE;
@@ -84,6 +86,8 @@ void rows_free(struct view_rows *r);
 const uint32_t *rows_order(struct view_rows *r, enum view_sort sort);
 /* The *n rows of a step, the newest first. */
 const uint32_t *rows_of_step(struct view_rows *r, int64_t step, size_t *n);
+/* The fastest correct row of each problem as a JSON array. It is kept until a row is added: many viewers ask for it. */
+const char *rows_best_json(struct view_rows *r);
 void row_json(const struct view_rows *r, const struct view_row *x, const char *key, struct str *out);
 
 /* metrics.jsonl as columns. */

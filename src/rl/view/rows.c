@@ -104,6 +104,7 @@ enum status rows_add(struct view_rows *r, const char *text, size_t n, struct err
 void rows_free(struct view_rows *r) {
     for (int i = 0; i < N_SORTS; i++) free(r->order[i].row);
     free(r->best);
+    str_free(&r->best_json);
     free(r->row);
     names_free(&r->names);
     *r = (struct view_rows){0};
@@ -207,4 +208,15 @@ void row_json(const struct view_rows *r, const struct view_row *x, const char *k
                  {"speedup", x->speedup}, {"speedup_low", x->low}, {"speedup_high", x->high}};
     for (size_t i = 0; i < ARRAY_LEN(reals); i++) js_put_f64(out, reals[i].key, reals[i].v);
     js_end(out, '}');
+}
+
+const char *rows_best_json(struct view_rows *r) {
+    if (r->best_json.len > 0 && r->best_of == r->n) return r->best_json.p;
+    str_clear(&r->best_json);
+    js_begin(&r->best_json, NULL, '[');
+    for (uint32_t i = 0; i < r->n_best; i++)
+        if (r->best[i]) row_json(r, &r->row[r->best[i] - 1], NULL, &r->best_json);
+    js_end(&r->best_json, ']');
+    r->best_of = r->n;
+    return r->best_json.p;
 }

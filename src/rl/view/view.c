@@ -905,14 +905,10 @@ enum status view_best(struct run_view *v, const char *run, struct str *out, stru
     int dir;
     TRY(find_run(v, run, &dir, e));
     struct view_held *h = held_run(v, run, dir);
-    const struct view_rows *r = &h->rows;
     read_rows(h, dir);
     close(dir);
-    js_begin(out, NULL, '{');
-    js_begin(out, "best", '[');
-    for (uint32_t i = 0; i < r->n_best; i++)
-        if (r->best[i]) row_json(r, &r->row[r->best[i] - 1], NULL, out);
-    js_end(out, ']');
-    js_end(out, '}');
+    str_adds(out, "{\"best\":");
+    str_adds(out, rows_best_json(&h->rows));
+    str_addc(out, '}');
     return ST_OK;
 }

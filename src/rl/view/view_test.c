@@ -263,6 +263,12 @@ static void orders(void **state) {
                 frame, step < 0 ? 0 : step, roll % 4, speedup, roll % 3 ? "correct" : "wrong_output", speedup);
             CHECK(rows_add(&r, line, strlen(line), &err));
         }
+        CLEANUP_STR struct str best_now = STR_INIT;
+        js_begin(&best_now, NULL, '[');
+        for (uint32_t k = 0; k < r.n_best; k++)
+            if (r.best[k]) row_json(&r, &r.row[r.best[k] - 1], NULL, &best_now);
+        js_end(&best_now, ']');
+        for (int i = 0; i < 2; i++) assert_string_equal(rows_best_json(&r), best_now.p);
         for (int sort = 0; sort < N_SORTS && r.n > 0; sort++) {
             const uint32_t *order = rows_order(&r, sort);
             CLEANUP_FREE bool *seen = xcalloc(r.n, 1);
