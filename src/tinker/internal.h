@@ -447,8 +447,8 @@ bool sampler_is_used(const struct tinker *t, const struct tinker_sampler *m);
 void samplings_end(struct tinker *t, const struct tinker_session *s);
 
 /* ---- files.c ---- */
-/* What session.json says, written, and read into a zeroed *s, which gets copies of its texts; after an error it has none.
- * owner: the tenant's id; read, it lies in j. ST_PARSE; ST_UNSUPPORTED: a version that is not known. */
+/* What session.json says, written, and read into a zeroed *s, which gets copies of its texts; after an error it has
+ * none. owner: the tenant's id; read, it lies in j. ST_PARSE; ST_UNSUPPORTED: a version that is not known. */
 void session_put(struct str *out, const struct tinker_session *s, const char *owner);
 enum status session_parse(const json_t *j, const char *where, struct tinker_session *s, const char **owner,
                           struct err *e) MUST_USE;
