@@ -1,4 +1,5 @@
-/* The verifier's parts that need no process: lint, spec, compile unit, comparison, memory layout, timing, replies. */
+/* The verifier's parts that need no process: lint, spec, compile unit, comparison, memory layout, timing, replies; and
+ * what a Python that fails at its start says. */
 #include <elf.h>
 #include <math.h>
 #include <setjmp.h>
@@ -8,10 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/fs.h"
 #include "base/rng.h"
 #include "io/json.h"
 #include "verify/build/c_source.h"
@@ -827,6 +830,23 @@ static void test_replies(void **state) {
     }
 }
 
+/* A Python that closes its socket before it says why it ends, as 3.13 does where torch fails on import: its reason is
+ * in the message. Both sorts of worker start so. */
+static void test_last_words(void **state) {
+    (void)state;
+    static const char script[] = "#!/bin/sh\nexec 3>&-\nsleep 0.2\necho 'ImportError: no libtorch' >&2\nexit 1\n";
+    char path[] = "/tmp/kernelrl-python-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && fs_write_all(fd, script, sizeof script - 1) && fchmod(fd, 0700) == 0 && close(fd) == 0);
+    for (int role = WORKER_REFERENCE; role <= WORKER_ZYGOTE; role++) {
+        struct refworker w;
+        struct err e = {0};
+        assert_int_equal(refworker_open(&w, path, 1, (enum worker_role)role, NULL, &e), ST_WORKER);
+        assert_non_null(strstr(e.msg, "it ended: ImportError: no libtorch"));
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
 /* The account: by who and what, the largest first, and empty once it was read. */
 static void test_spent(void **state) {
     (void)state;
@@ -873,6 +893,7 @@ int main(void) {
         cmocka_unit_test(test_timing_plans),
         cmocka_unit_test(test_verdict_json),
         cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_last_words),
         cmocka_unit_test(test_spent),
     };
     return cmocka_run_group_tests_name("verify units", tests, NULL, NULL);
