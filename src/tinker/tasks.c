@@ -228,7 +228,7 @@ static enum status train(struct task *w, struct policy *p, bool *more, struct er
     }
     const int end = datums_group_end(x, w->at);
     st = train_group(w, p, end, e);
-    if (st != ST_OK && w->at > 0) err_note(e, "of the datums from %d on", w->at);
+    if (st != ST_OK && w->at > 0) err_note(e, "of the datums from %d on", x->of[w->at]);
     w->at = end;
     *more = st == ST_OK && end < x->n;
     if (*more) return ST_OK;
