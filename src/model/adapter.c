@@ -66,11 +66,8 @@ static const char *matrix_name(struct model *m, int layer, int site, int64_t exp
 /* As the next parameter. */
 static void list_matrix(struct model *m, struct adapter *ad, const struct weight *w, int layer, int site,
                         int64_t expert, int matrix) {
-    ad->param[ad->n_param++] = (struct param){.name = matrix_name(m, layer, site, expert, matrix),
-                                              .w = w->w,
-                                              .n = w->N * w->K,
-                                              .nd = 2,
-                                              .dim = {w->N, w->K}};
+    ad->param[ad->n_param++] = (struct param){
+        .name = matrix_name(m, layer, site, expert, matrix), .w = w->w, .n = w->N * w->K, .nd = 2, .dim = {w->N, w->K}};
 }
 
 static const struct lora_site *site_of(const struct adapter *ad, int layer, int site) {

@@ -196,7 +196,7 @@ static struct datum piece_of(const struct datum *d, int64_t from, struct arena *
     p.K = (int)width;
     p.targets = columns(d->targets, rows, d->K, from, width, a);
     p.weights = columns(d->weights, rows, d->K, from, width, a);
-    p.logp = arena_array(a, float, rows * width);
+    p.logp = arena_array(a, float, rows *width);
     return p;
 }
 

@@ -91,7 +91,7 @@ static void test_many_targets(void **state) {
             {.name = "target_tokens", .dtype = WIRE_I64, .nd = 2, .dim = {ROWS, K}, .n = ROWS * K},
             {.name = "weights", .dtype = WIRE_F32, .nd = 2, .dim = {ROWS, K}, .n = ROWS * K},
         };
-        t[0].i = arena_array(&memory, int64_t, ROWS *K);
+        t[0].i = arena_array(&memory, int64_t, ROWS * K);
         t[1].f = arena_array(&memory, float, ROWS *K);
         for (int i = 0; i < ROWS * K; i++) {
             t[0].i[i] = i % VOCAB;
