@@ -157,7 +157,7 @@ static const struct args_flag flags[] = {
     FLAG_TEXT(O, host, "host", "ADDRESS", "127.0.0.1", "The address to listen at."),
     FLAG_INT(O, port, "port", "PORT", 0, 65535, "8000", "The port; 0 takes a free one and says which."),
     FLAG_CALL(take_key, "api-key", "KEY", "those of KERNELRL_API_KEYS, with commas between them",
-              "Clients must show one of the keys.", .repeats = true),
+              "Clients must show one of the keys. \"NAME KEY\" gives it a name for logs and metrics.", .repeats = true),
     FLAG_TEXT(O, key_file, "api-key-file", "FILE", NULL, "The file holds further keys, a line each."),
     FLAG_BOOL(O, no_key, "insecure-no-key", "Without a key the server may listen elsewhere than on loopback."),
     FLAG_BOOL(O, admin, "admin",

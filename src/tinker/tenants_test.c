@@ -6,7 +6,7 @@ static const char ann[] = "tml-ann", bob[] = "tml-bob";
 
 static void open_with_keys(void) {
     keys[0] = ann;
-    keys[1] = bob;
+    keys[1] = "bob.b tml-bob"; /* this one has a name */
     n_keys = 2;
     my_key = ann;
     open_all(4);
@@ -200,6 +200,16 @@ static void test_quotas(void **state) {
     my_key = bob;
     tinker_options.key_models = 16;
     EXPECT(make_model(t, 1, ALL_PARTS), 429, "as many models as it may have");
+    tinker_options.max_models = 64;
+    tinker_options.key_models = 1;
+    EXPECT(done(make_model(t, 2, ALL_PARTS)), 200, "bob.b has 1 models");
+    tinker_options.max_models = 2;
+    tinker_options.key_models = 16;
+    const struct answer m1 = call("GET", "/metrics", NULL);
+    EXPECT(m1, 200, "kernelrl_tinker_models{key=\"bob.b\"} 1\n");
+    assert_non_null(strstr(m1.body, TEXT("kernelrl_tinker_models{key=\"%.8s\"} 1\n", digest_of(ann, strlen(ann)).hex)));
+    assert_null(strstr(m1.body, ann));
+    assert_null(strstr(m1.body, bob));
     my_key = ann;
     EXPECT(post(TEXT("sessions/%s/finish", s), "{\"reason\":{\"type\":\"success\"}}"), 200, "{}");
     my_key = bob;
