@@ -242,8 +242,9 @@ static inline void put_datum(struct str *out, const struct asked_batch *b, int t
     const bool likelihood = strcmp(b->loss, "cross_entropy") == 0;
     const int K = b->soft > 0 ? b->soft : 1;
     int32_t ids[N + 1];
-    int64_t targets[N * 4];
-    float weights[N * 4], logp[N], mask[N];
+    CLEANUP_FREE int64_t *targets = xmalloc((size_t)(N * K) * sizeof *targets);
+    CLEANUP_FREE float *weights = xmalloc((size_t)(N * K) * sizeof *weights);
+    float logp[N], mask[N];
     for (int i = 0; i <= N; i++) ids[i] = token(b->seed, text, i);
     for (int i = 0; i < N; i++) {
         for (int k = 0; k < K; k++) {
