@@ -113,10 +113,11 @@ static inline int join(void) {
     return fd[0];
 }
 
+/* path: below /api/v1/, or from the root on. */
 static inline void send_all(int fd, const char *method, const char *path, const char *headers, const void *body,
                             size_t n) {
     CLEANUP_STR struct str s = STR_INIT;
-    str_addf(&s, "%s /api/v1/%s HTTP/1.1\r\nHost: localhost\r\n%s", method, path, headers);
+    str_addf(&s, "%s %s%s HTTP/1.1\r\nHost: localhost\r\n%s", method, *path == '/' ? "" : "/api/v1/", path, headers);
     if (my_key) str_addf(&s, "X-API-Key: %s\r\n", my_key);
     str_addf(&s, "Content-Length: %zu\r\n\r\n", n);
     if (n > 0) str_add(&s, body, n);
