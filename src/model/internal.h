@@ -48,7 +48,7 @@ struct lora_site {
     float alpha;
 };
 struct adapter {
-    struct lora *layer; /* [L + 1]; the last one has the head's part, and nothing else */
+    struct lora *layer; /* [L + 1]; the last one has the head's part, and nothing else; NULL at rest */
     float *w, *g;       /* slabs of n_w floats: the weights, NULL at rest; the gradients, NULL unless it is prepared */
     int64_t n_w;
     struct resting *resting; /* NULL: it is awake */
@@ -56,17 +56,16 @@ struct adapter {
     float alpha;
     struct lora_site *at;  /* [(L + 1) * LORA_SITES], by layer and site */
     int widest;            /* the largest rank of a site, times top_k in a mixture of experts */
-    struct weight *weight; /* [n_weights]: all matrices, of which struct lora has views */
+    struct weight *weight; /* [n_weights]: all matrices, of which struct lora has views; NULL at rest */
     int64_t n_weights;
     bool rslora;          /* true: the scale is alpha / sqrt(rank); false: alpha / rank */
     bool use[LORA_SITES]; /* true: the adapter acts on the site */
     bool fused;           /* true: its file had one pair of tensors for all experts of a layer */
     int32_t stamp;        /* > 0: a number of these weights, which no other weights of this model have or had */
-    int64_t used, bytes;  /* as in struct adapter_info */
-    json_t *peft;         /* adapter_config.json as loaded, or NULL */
-    struct param *param;
+    int64_t used, bytes, rest_bytes; /* as in struct adapter_info */
+    json_t *peft;                    /* adapter_config.json as loaded, or NULL */
+    struct param *param;             /* [n_param]; NULL at rest. The names are the model's */
     int n_param;
-    struct arena names;
 };
 /* Rows [row, row + n) go through this adapter. */
 struct lora_rows {
@@ -254,6 +253,7 @@ struct model {
     struct param_place *place; /* [n_param] */
     int n_param;
 
+    const char **lora_name;   /* of all matrices that adapters can have (adapter.c), or NULL */
     struct adapter **adapter; /* [n_adapters] by index; NULL: there is none */
     int n_adapters, cap_adapters;
     int widest, n_heads; /* of the adapters: the largest struct adapter.widest; how many act on the head */

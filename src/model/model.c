@@ -345,11 +345,16 @@ enum status model_load(const char *dir, const struct model_options *opt, struct 
     return ST_OK;
 }
 
-/* The same PERIOD random numbers over and over, in bfloat16. PERIOD is a prime, so that rows differ. */
+/* The same PERIOD random numbers over and over, in bfloat16 and in codes. PERIOD is a prime, so that rows differ. */
 enum { PERIOD = 65521, AT_ONCE = 1 << 24 };
+/* Codes of these numbers, of which each matrix in codes gets rows from one of STARTS first rows on: to make codes of
+ * every matrix takes longer than what is to be measured. */
+enum { STARTS = 13, START_ROWS = 128, WIDTHS_MAX = 8 };
 struct repeated {
-    uint16_t *number; /* [n], owned; NULL: the model's numbers are not repeated */
-    int64_t n;        /* PERIOD, and as many more as are put at once */
+    uint16_t *number;                         /* [n], owned; NULL: the model's numbers are not repeated */
+    int64_t n;                                /* PERIOD, and as many more as are put at once */
+    struct coded_matrix of_width[WIDTHS_MAX]; /* one for each K; a model has few */
+    int n_widths;
 };
 
 static struct repeated repeated_numbers(const struct model *m, uint64_t seed) {
@@ -363,15 +368,38 @@ static struct repeated repeated_numbers(const struct model *m, uint64_t seed) {
     return x;
 }
 
+static void repeated_free(struct repeated *x) {
+    for (int i = 0; i < x->n_widths; i++) coded_release(&x->of_width[i]);
+    free(x->number);
+}
+
+/* Codes of enough rows for every matrix that is in them and has K columns. */
+static const struct coded_matrix *repeated_codes(struct model *m, struct repeated *x, int64_t K) {
+    for (int i = 0; i < x->n_widths; i++)
+        if (x->of_width[i].K == K) return &x->of_width[i];
+    int64_t most = 0;
+    for (int i = 0; i < m->n_param; i++)
+        if (m->param[i].nd == 2 && m->param[i].dim[1] == K && format_is_coded(m->place[i].in->format))
+            most = i64_max(most, m->param[i].dim[0]);
+    const int64_t rows = most + (STARTS - 1) * START_ROWS;
+    CLEANUP_FREE uint16_t *all = xmalloc((size_t)(rows * K) * sizeof *all);
+    for (int64_t j = 0; j < rows * K; j++) all[j] = j < PERIOD ? x->number[j] : all[j - PERIOD];
+    ASSERT(x->n_widths < WIDTHS_MAX);
+    struct coded_matrix *const out = &x->of_width[x->n_widths++];
+    format_of(m->codes)->quantise(all, rows, K, m->be->pool, out);
+    return out;
+}
+
 /* A matrix held in bf16 or in codes alone of these numbers, which begin elsewhere in each parameter. */
-static void put_repeated(struct model *m, int i, const struct repeated *x) {
+static void put_repeated(struct model *m, int i, struct repeated *x) {
     const struct param *p = &m->param[i];
     const struct param_place *at = place_of(m, p);
     const int64_t K = p->dim[1], rows = i64_max(1, AT_ONCE / K), first = (int64_t)i * 40503 % PERIOD;
     if (format_is_coded(at->in->format)) {
-        CLEANUP_FREE uint16_t *all = xmalloc((size_t)p->n * sizeof *all);
-        for (int64_t j = 0; j < p->n; j++) all[j] = x->number[(first + j) % PERIOD];
-        put_bf16(m, at, p, all);
+        const struct coded_matrix *codes = repeated_codes(m, x, K);
+        const int64_t step = coded_rows_fit(codes, START_ROWS) ? START_ROWS : 0;
+        const struct coded_matrix part = coded_rows(codes, i % STARTS * step, p->dim[0]);
+        m->be->weight_put_coded(m->be, at->in, at->row, &part);
         return;
     }
     for (int64_t row = 0; row < p->dim[0]; row += rows)
@@ -418,7 +446,7 @@ enum status model_init(const char *config_json, uint64_t seed, const struct mode
         for (int64_t j = period; j < p->n; j++) host[j] = host[j - period];
         model_param_put(m, p, host);
     }
-    free(numbers.number);
+    repeated_free(&numbers);
     model_params_changed(m);
     *out = m;
     return ST_OK;

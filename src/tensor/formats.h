@@ -95,5 +95,9 @@ void nf4_quantise(const uint16_t *w, int64_t rows, int64_t K, struct pool *pool,
 extern const float nf4_map[NF4_CODES];
 void nf4_nested_map(float map[NF4_SCALES]);
 void coded_release(struct coded_matrix *m);
+/* True: a part of m may begin at this row, because scales begin there, too. */
+bool coded_rows_fit(const struct coded_matrix *m, int64_t row);
+/* Rows [row, row + rows) of m, in m's arrays; coded_rows_fit(m, row) holds. */
+struct coded_matrix coded_rows(const struct coded_matrix *m, int64_t row, int64_t rows);
 
 #endif

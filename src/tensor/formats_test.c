@@ -145,9 +145,29 @@ static void test_threads(void **state) {
     pool_destroy(three);
 }
 
+/* A part decodes to what it decodes to in the whole. */
+static void test_rows(void **state) {
+    (void)state;
+    enum { ROWS = 400, K = 256, FIRST = 128, PART = 200 };
+    uint16_t *w = random_bf16((int64_t)ROWS * K, 6);
+    static uint16_t whole[ROWS * K], part[PART * K];
+    for (int f = FORMAT_FP8; f < FORMAT_COUNT; f++) {
+        struct coded_matrix m;
+        format_of((enum weight_format)f)->quantise(w, ROWS, K, NULL, &m);
+        assert_true(coded_rows_fit(&m, FIRST));
+        assert_false(coded_rows_fit(&m, 3));
+        const struct coded_matrix rows = coded_rows(&m, FIRST, PART);
+        format_of((enum weight_format)f)->decode(&m, 0, ROWS * K, whole);
+        format_of((enum weight_format)f)->decode(&rows, 0, PART * K, part);
+        assert_memory_equal(part, whole + FIRST * K, sizeof part);
+        coded_release(&m);
+    }
+    free(w);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_fp8_values),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table),         cmocka_unit_test(test_fp8_values),
                                        cmocka_unit_test(test_fp8_quantiser), cmocka_unit_test(test_nf4_quantiser),
-                                       cmocka_unit_test(test_threads)};
+                                       cmocka_unit_test(test_threads),       cmocka_unit_test(test_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,24 @@ void coded_release(struct coded_matrix *m) {
     *m = (struct coded_matrix){0};
 }
 
+bool coded_rows_fit(const struct coded_matrix *m, int64_t row) {
+    return m->format == FORMAT_FP8 ? row % FP8_BLOCK == 0 : row * m->K % ((int64_t)NF4_BLOCK * NF4_NESTED) == 0;
+}
+
+struct coded_matrix coded_rows(const struct coded_matrix *m, int64_t row, int64_t rows) {
+    ASSERT(coded_rows_fit(m, row) && row >= 0 && row + rows <= m->rows);
+    const bool fp8 = m->format == FORMAT_FP8;
+    const int64_t first = row * m->K, block = first / NF4_BLOCK;
+    struct coded_matrix part = *m;
+    part.rows = rows;
+    part.own = NULL;
+    part.codes += fp8 ? first : first / 2;
+    if (m->scale) part.scale += fp8 ? row / FP8_BLOCK * format_blocks(m->K, FP8_BLOCK) : block;
+    if (m->absmax) part.absmax += block;
+    if (m->absmax) part.nested += block / NF4_NESTED;
+    return part;
+}
+
 /* ---- FP8 --------------------------------------------------------------------------------------------------------- */
 
 enum { FP8_LARGEST = 448 };
