@@ -56,7 +56,6 @@ static void moe_forward(struct model *m, int i, struct pass *p, const struct lay
     const struct moe_weights *w = &m->layer[i].moe;
     const int64_t T = p->T, P = pairs_of(m, T), D = c->D, F = c->moe_F, E = c->E;
     const struct routing r = routing_in(a->routing, T, E, c->top_k);
-    const struct expert_places all = routing_places(&r);
     struct tensor h = act_full(m, p->h, T, D), logits = tensor_full(a->router, T, E);
     struct tensor hp = act_full(m, p->moe_x, P, D), o = tensor_full(p->moe_x, P, D); /* hp has been read before o is */
     struct tensor gu = act_full(m, a->moe_gu, P, 2 * F), act = act_full(m, p->moe_a, P, F);
@@ -71,13 +70,11 @@ static void moe_forward(struct model *m, int i, struct pass *p, const struct lay
         fused_expert_gates(be, act, gu, hp, h, w->wgu, &r);
     } else {
         ops->gather(be, hp, h, &r);
-        ops->linear(be, gu, hp, w->wgu, E, all, 1, false);
-        lora_experts_forward(m, &p->lora, i, LORA_OF_H2, &r, p->places, gu, hp, xa_of(p, a, LORA_OF_H2));
+        lora_experts_linear(m, &p->lora, i, LORA_OF_H2, &r, p->places, gu, hp, w->wgu, xa_of(p, a, LORA_OF_H2));
         if (!out) return;
         be->swiglu(be, act, gu);
     }
-    ops->linear(be, o, act, w->wd, E, all, 1, false);
-    lora_experts_forward(m, &p->lora, i, LORA_OF_ACT, &r, p->places, o, act, xa_of(p, a, LORA_OF_ACT));
+    lora_experts_linear(m, &p->lora, i, LORA_OF_ACT, &r, p->places, o, act, w->wd, xa_of(p, a, LORA_OF_ACT));
     ops->combine(be, tensor_full(out, T, D), tensor_full(x, T, D), o, &r, true);
 }
 

@@ -24,6 +24,9 @@
  * - gates: y = swiglu of linear of gather of x, in bfloat16, with the bits of the three; xp and gu, which have room for
  *   what gather and linear give, are undefined afterwards. NULL, or false:
  *   the backend does not do this in one, and nothing has been done.
+ * - linear_lora: linear with w over all places (back: linear_dx), and then, for each of n sites, whose outputs are
+ *   columns of y, the same with the site's b of each expert, added to it: site s reads columns [s R, (s + 1) R) of t, R
+ *   being what its b takes. The bits are those of the products one after the other. NULL, or false: as for gates.
  * - linear_dw: linear_dw over the places of each expert, into dw + e * stride.
  * - combine: y[t] begins at z[t] (z.data NULL: at 0; y may be z). Then, j ascending, y = fma(weight_j, o[place], y), or
  *   without weights y = y + o[place].
@@ -60,6 +63,8 @@ struct expert_ops {
                    struct expert_places at, float scale, bool accumulate);
     bool (*gates)(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
                   const struct weight *w, const struct routing *r);
+    bool (*linear_lora)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w,
+                        const struct routing *r, struct tensor t, const struct lora_site_args *site, int n, bool back);
     void (*linear_dx)(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, int64_t E,
                       struct expert_places at, float scale, bool accumulate);
     /* dt: of the weights whose gradients these are. */
