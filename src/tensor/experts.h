@@ -15,7 +15,7 @@
  * the weights and c = sum_j dweight_j w_j (j ascending), it is w_e (dweight_e - c) for the chosen, else 0. Otherwise it
  * is p_e (dweight_e - c) with c = sum_j dweight_j p_j, and dweight_e is 0 for those that were not chosen.
  * - rows_of: the places whose rows are in [row, row + n), for each expert.
- * - gather: y[place] = x[row of the place].
+ * - gather: y[place] = x[row of the place], where weighted times weight[pair]; rounded where y alone is in bfloat16.
  * - linear: for each expert e, rows lo[e] to hi[e] of y are scale (x W^T) with w[e]: a product, and then one
  *   multiplication. Where it accumulates, the product begins at y, and scale is 1. Other rows stay as they are. A row's
  *   bits depend on that row and on w[e] alone. They are those of the backend's linear, but for bfloat16 on a GPU with
@@ -58,7 +58,7 @@ struct expert_ops {
     void (*route_grad)(struct backend *be, struct tensor dlogits, const struct routing *r, const float *dweight,
                        struct tensor logits, bool normalised);
     void (*rows_of)(struct backend *be, struct expert_places at, const struct routing *r, int64_t row, int64_t n);
-    void (*gather)(struct backend *be, struct tensor y, struct tensor x, const struct routing *r);
+    void (*gather)(struct backend *be, struct tensor y, struct tensor x, const struct routing *r, bool weighted);
     void (*linear)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, int64_t E,
                    struct expert_places at, float scale, bool accumulate);
     bool (*gates)(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,

@@ -24,7 +24,7 @@ void fused_expert_gates(struct backend *be, struct tensor y, struct tensor gu, s
                         const struct weight *w, const struct routing *r) {
     const struct expert_ops *ops = be->experts;
     if (ops->gates && ops->gates(be, y, gu, xp, x, w, r)) return;
-    ops->gather(be, xp, x, r);
+    ops->gather(be, xp, x, r, false);
     ops->linear(be, gu, xp, w, r->E, routing_places(r), 1, false);
     be->swiglu(be, y, gu);
 }

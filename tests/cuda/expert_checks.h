@@ -84,7 +84,7 @@ static bool experts_as_on_cpu(struct backend *cpu, struct backend *gpu, int64_t 
         }
         ops->route(b, &r, l, normalised, false);
         ops->rows_of(b, some, &r, T / 3, T / 2);
-        ops->gather(b, rows, tensor_full(x.p[i], T, depth), &r);
+        ops->gather(b, rows, tensor_full(x.p[i], T, depth), &r, false);
         ops->linear(b, tensor_full(y.p[i], P, N), rows, of, E, routing_places(&r), 1, false);
         ops->linear(b, tensor_full(part.p[i], P, N), rows, of, E, some, 0.3f, false);
         ops->linear(b, tensor_full(y.p[i], P, N), rows, of, E, some, 1, true);
@@ -220,7 +220,7 @@ static bool gates_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t k, i
         if (i == 0) {
             taken = gpu->experts->gates(gpu, y, gu, hp, h, w, &r);
         } else {
-            gpu->experts->gather(gpu, hp, h, &r);
+            gpu->experts->gather(gpu, hp, h, &r, false);
             gpu->experts->linear(gpu, gu, hp, w, E, routing_places(&r), 1, false);
             gpu->swiglu(gpu, y, gu);
         }
@@ -244,6 +244,32 @@ static void *random_on(struct backend *gpu, struct rng *rng, int64_t n, enum dty
     gpu->mem_put(gpu, p, dt == DT_BF16 ? (void *)narrow : (void *)wide, (size_t)n * dtype_bytes(dt));
     free(narrow), free(wide);
     return p;
+}
+
+/* Rows that are gathered, with their weights or without, into bfloat16: those in float32, rounded. */
+static bool gathered_rounded(struct backend *gpu, int64_t T, int64_t cols, bool weighted) {
+    const int64_t E = 5, k = 2, P = T * k;
+    struct rng rng = rng_make(94, (uint64_t)(T + cols));
+    struct err e;
+    void *const memory = gpu->mem_alloc(gpu, (size_t)routing_words(T, E, k) * 4);
+    void *const logits = random_on(gpu, &rng, T * E, DT_F32), *x = random_on(gpu, &rng, T * cols, DT_F32);
+    void *const wide = random_on(gpu, &rng, P * cols, DT_F32), *narrow = random_on(gpu, &rng, P * cols, DT_BF16);
+    float *const want = xmalloc((size_t)(P * cols) * sizeof *want);
+    uint16_t *const got = xmalloc((size_t)(P * cols) * sizeof *got);
+    const struct routing r = routing_in(memory, T, E, k);
+    const struct tensor from = tensor_full(x, T, cols), to = tensor_full(wide, P, cols);
+    gpu->experts->route(gpu, &r, tensor_full(logits, T, E), true, false);
+    gpu->experts->gather(gpu, to, from, &r, false);
+    if (weighted) gpu->experts->scale(gpu, to, &r);
+    gpu->mem_get(gpu, want, wide, (size_t)(P * cols) * sizeof *want);
+    gpu->experts->gather(gpu, tensor_of(narrow, DT_BF16, P, cols), from, &r, weighted);
+    gpu->mem_get(gpu, got, narrow, (size_t)(P * cols) * sizeof *got);
+    bool ok = gpu->sync(gpu, &e) == ST_OK;
+    for (int64_t i = 0; i < P * cols; i++) ok = ok && got[i] == coded_round(want[i]);
+    void *const own[] = {memory, logits, x, wide, narrow};
+    for (size_t i = 0; i < ARRAY_LEN(own); i++) gpu->mem_free(gpu, own[i]);
+    free(want), free(got);
+    return ok;
 }
 
 /* What adapters of rank R add to products of all rows, with N columns a site: the bits of the products one after the
@@ -446,6 +472,8 @@ static void test_experts(struct backend *gpu, bool emulated) {
     report("gradients through experts and adapters in one", lora_in_one(gpu, 5, 6, 64, 1, 40, 8, DT_F32, true) &
                                                                 lora_in_one(gpu, 70, 3, 160, 1, 72, 32, DT_BF16, true) &
                                                                 lora_in_one(gpu, 190, 3, 96, 1, 40, 4, DT_F32, true));
+    report("gathered rows, rounded", gathered_rounded(gpu, 9, 24, true) & gathered_rounded(gpu, 9, 13, true) &
+                                         gathered_rounded(gpu, 20, 40, false));
     report("a router over bfloat16 as on the CPU",
            router_as_on_cpu(cpu, gpu, 3, 20, 200) & router_as_on_cpu(cpu, gpu, 9, 40, 136) &
                router_as_on_cpu(cpu, gpu, 40, 130, 72) & router_as_on_cpu(cpu, gpu, 90, 130, 72));

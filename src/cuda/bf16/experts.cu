@@ -287,10 +287,11 @@ extern "C" int cu_expert_rows(const struct cu_dev *d, int32_t *lo, int32_t *hi, 
     for (int64_t i = (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x; i < (n); i += (int64_t)gridDim.x * ROW_THREADS)
 
 static __global__ void __launch_bounds__(ROW_THREADS)
-    gather_kernel(struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing r) {
+    gather_kernel(struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing r, int weighted) {
     EACH_ELEMENT(i, y.rows * y.cols) {
         const int64_t row = i / y.cols, col = i % y.cols;
-        put_at(y, row, col, value_at(x, r.pair[row] / r.k, col));
+        const float v = value_at(x, r.pair[row] / r.k, col);
+        put_at(y, row, col, weighted ? v * r.weight[r.pair[row]] : v);
     }
 }
 
@@ -314,14 +315,34 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
+/* Eight neighbours in float32 at a time, which are rounded. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    gather_round_kernel(struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing r, int weighted) {
+    const int64_t per_row = y.cols / 8;
+    let_next_begin();
+    wait_for_before();
+    EACH_ELEMENT(i, y.rows * per_row) {
+        const int64_t row = i / per_row, at = i % per_row;
+        const int pair = r.pair[row];
+        const float4 *const from = reinterpret_cast<const float4 *>(sixteen_at(x, pair / r.k, 2 * at));
+        const float w = weighted ? r.weight[pair] : 1.0f; /* times 1 changes nothing */
+        const float4 a = from[0], b = from[1];
+        *sixteen_at(y, row, at) = make_uint4(bf16_pair(a.x * w, a.y * w), bf16_pair(a.z * w, a.w * w),
+                                             bf16_pair(b.x * w, b.y * w), bf16_pair(b.z * w, b.w * w));
+    }
+}
+
 extern "C" int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, struct cu_rows_any x,
-                                const struct cu_routing *r) {
+                                const struct cu_routing *r, int weighted) {
     const int64_t n = y.rows * y.cols;
     if (n <= 0) return 0;
-    if (y.narrow == x.narrow && by_sixteens(y) && by_sixteens(x))
+    const bool sixteens = by_sixteens(y) && by_sixteens(x);
+    if (sixteens && y.narrow && !x.narrow)
+        return LAUNCH_SOON(gather_round_kernel, grid_for(d, n / 8, ROW_THREADS), ROW_THREADS, 0, d, y, x, *r, weighted);
+    if (sixteens && y.narrow == x.narrow && !weighted)
         return LAUNCH_SOON(gather_vec_kernel, grid_for(d, n * size_of(y) / 16, ROW_THREADS), ROW_THREADS, 0, d, y, x,
                            *r);
-    return LAUNCH(gather_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, x, *r);
+    return LAUNCH(gather_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, x, *r, weighted);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)

@@ -38,12 +38,12 @@ static void rows_of(struct backend *be, struct expert_places at, const struct ro
         cuda_ok(c, "expert_rows", cu_expert_rows(&c->dev, at.lo, at.hi, &own, row, n));
 }
 
-static void gather(struct backend *be, struct tensor y, struct tensor x, const struct routing *r) {
-    ASSERT(y.rows == r->T * r->k && x.rows == r->T && x.cols == y.cols && x.dt == y.dt);
+static void gather(struct backend *be, struct tensor y, struct tensor x, const struct routing *r, bool weighted) {
+    ASSERT(y.rows == r->T * r->k && x.rows == r->T && x.cols == y.cols && (x.dt == y.dt || y.dt == DT_BF16));
     struct cuda_backend *c = cuda_begin(be, "expert_gather");
     const struct cu_routing own = routing_of(r);
-    if (c && NOTE(c, "expert_gather", OF_ROUTING(r), OF_TENSOR(y), OF_TENSOR(x)))
-        cuda_ok(c, "expert_gather", cu_expert_gather(&c->dev, any(y), any(x), &own));
+    if (c && NOTE(c, "expert_gather", OF_ROUTING(r), OF_TENSOR(y), OF_TENSOR(x), weighted))
+        cuda_ok(c, "expert_gather", cu_expert_gather(&c->dev, any(y), any(x), &own, weighted));
 }
 
 static void combine(struct backend *be, struct tensor y, struct tensor z, struct tensor o, const struct routing *r,

@@ -271,7 +271,8 @@ struct cu_rows_any {
     int64_t rows, cols, ld;
     int narrow;
 };
-int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing *r);
+int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing *r,
+                     int weighted);
 /* z.p NULL: there is none. */
 int cu_expert_combine(const struct cu_dev *d, struct cu_rows_any y, struct cu_mat z, struct cu_mat o,
                       const struct cu_routing *r, int weighted);
