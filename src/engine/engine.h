@@ -82,6 +82,7 @@ struct engine_token {
  * model, write or wait. */
 typedef void engine_sink_fn(void *ctx, const struct engine_token *t);
 
+enum { ENGINE_QUEUES = 2 };
 struct request {
     const int32_t *prompt;
     int n_prompt;
@@ -91,6 +92,9 @@ struct request {
     uint64_t id;
     int first;
     int adapter; /* as in struct segment (model.h): 0 the model's own */
+    /* Requests wait in ENGINE_QUEUES queues that take turns: when there is room, the oldest request begins of the queue
+     * that had its last turn longest ago. So no request waits for all that another queue has. */
+    int queue; /* below ENGINE_QUEUES */
     struct sample_params params;
     /* Log-probabilities beside those of the tokens drawn: at temperature 1 over the full vocabulary, too. */
     int top_logprobs; /* of so many most probable ids at each place, 0..MAX_LOGPROBS; ties: smaller id first */

@@ -91,13 +91,14 @@ struct engine {
     struct ticket_list waiting, running, ended;
     int n_waiting, n_running;
     int64_t last_ticket;
-    int paused;              /* engine_pause() calls without their engine_resume() */
-    bool stop_waiting;       /* true: engine_wait() is to return */
-    bool stepping;           /* true: a step is running */
-    bool under_way_too;      /* true: the last step has begun another one, which the next one ends */
-    atomic_int n_cancelled;  /* tickets that were cancelled since the last sweep */
-    int *dropped, n_dropped; /* adapters to give up when no request has them */
-    struct engine_load load; /* as the last step left it */
+    int64_t begun, last_turn[ENGINE_QUEUES]; /* requests that have begun; how many had when a queue's last one did */
+    int paused;                              /* engine_pause() calls without their engine_resume() */
+    bool stop_waiting;                       /* true: engine_wait() is to return */
+    bool stepping;                           /* true: a step is running */
+    bool under_way_too;                      /* true: the last step has begun another one, which the next one ends */
+    atomic_int n_cancelled;                  /* tickets that were cancelled since the last sweep */
+    int *dropped, n_dropped;                 /* adapters to give up when no request has them */
+    struct engine_load load;                 /* as the last step left it */
 };
 
 /* ---- requests.c ---- */
@@ -125,7 +126,7 @@ void queue_start(struct engine *en, struct ticket *t); /* from waiting to runnin
 void queue_cancel_all(struct engine *en);
 /* Takes a ticket out of those that have ended; NULL: it is not there. 0: the oldest. */
 struct ticket *queue_take(struct engine *en, int64_t number);
-struct ticket *queue_next(struct engine *en); /* the oldest that waits, or NULL */
+struct ticket *queue_next(struct engine *en); /* the one that waits and whose turn it is, or NULL */
 /* Marks as ending the requests that have failed or were cancelled until now; queue_ending() is the first of a list. */
 void queue_mark_ending(struct engine *en);
 struct ticket *queue_ending(struct engine *en, const struct ticket_list *l);

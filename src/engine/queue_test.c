@@ -605,6 +605,41 @@ static void scoring_takes_turns(void **state) {
     model_free(model);
 }
 
+/* With one place, a request of the second queue waits for the one that runs and at most one more, though six of the
+ * first queue came before; each queue keeps its own order. */
+static void queues_take_turns(void **state) {
+    (void)state;
+    enum { ALL = 9 };
+    static const int queue[ALL] = {0, 0, 0, 0, 0, 0, 1, 1, 1}, order[ALL] = {0, 6, 1, 7, 2, 8, 3, 4, 5};
+    struct err e = {0};
+    int64_t ticket[ALL];
+    int ended = 0;
+    bool working = true;
+    open_model("f32");
+    make_templates();
+    struct engine *en = open_engine(0, 1, 64);
+    for (int i = 0; i < ALL; i++) {
+        struct request r = plain(10, 3);
+        r.queue = queue[i];
+        must(engine_submit(en, &r, &ticket[i], &e), &e);
+    }
+    while (working) {
+        struct engine_result got;
+        must(engine_step(en, &working, &e), &e);
+        for (int i = 0; i < ALL; i++) {
+            if (!engine_poll(en, ticket[i], &got)) continue;
+            assert_int_equal(i, order[ended++]);
+            engine_result_free(&got);
+        }
+    }
+    assert_int_equal(ended, ALL);
+    struct request r = plain(10, 3);
+    r.queue = ENGINE_QUEUES;
+    assert_int_equal(engine_submit(en, &r, &ticket[0], &e), ST_INVALID);
+    engine_close(en);
+    model_free(model);
+}
+
 /* A request whose adapter gives no finite logits fails; the others go on to the bits that they have alone. */
 static void one_fails_alone(void **state) {
     (void)state;
@@ -795,6 +830,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(logprobs),
                                        cmocka_unit_test(far_tokens_cost_more),
                                        cmocka_unit_test(scoring_takes_turns),
+                                       cmocka_unit_test(queues_take_turns),
                                        cmocka_unit_test(one_fails_alone),
                                        cmocka_unit_test(cancelled_during_a_sweep),
                                        cmocka_unit_test(bad_submissions),

@@ -111,6 +111,8 @@ static enum status check(const struct engine *en, const struct request *r, struc
                     en->cfg.max_positions);
     TRY(check_ids("prompt token", r->prompt, r->n_prompt, en->cfg.V, e));
     if (r->n_samples < 1) return FAIL(e, ST_INVALID, "n_samples is %d, expected >= 1", r->n_samples);
+    if (r->queue < 0 || r->queue >= ENGINE_QUEUES)
+        return FAIL(e, ST_INVALID, "queue is %d, expected 0..%d", r->queue, ENGINE_QUEUES - 1);
     if (r->top_logprobs < 0 || r->top_logprobs > MAX_LOGPROBS || r->top_logprobs > en->cfg.V)
         return FAIL(e, ST_INVALID, "top_logprobs is %d, expected 0..%lld", r->top_logprobs,
                     (long long)i64_min(MAX_LOGPROBS, en->cfg.V));
@@ -298,14 +300,17 @@ void queue_start(struct engine *en, struct ticket *t) {
     append(&en->running, t);
     en->n_waiting--;
     en->n_running++;
+    en->last_turn[t->req.queue] = ++en->begun;
     pthread_mutex_unlock(&en->lock);
 }
 
 struct ticket *queue_next(struct engine *en) {
     pthread_mutex_lock(&en->lock);
-    struct ticket *t = en->waiting.first;
+    struct ticket *next = en->waiting.first;
+    for (struct ticket *t = next; t; t = t->next)
+        if (en->last_turn[t->req.queue] < en->last_turn[next->req.queue]) next = t;
     pthread_mutex_unlock(&en->lock);
-    return t;
+    return next;
 }
 
 void queue_mark_ending(struct engine *en) {

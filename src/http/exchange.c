@@ -140,6 +140,11 @@ bool http_key(const struct http_exchange *x, struct digest *out) {
     return guard_known_key(&x->s->guard, http_header(x, "Authorization"), http_header(x, "X-Api-Key"), out);
 }
 
+const char *http_key_name(const struct http_exchange *x) {
+    struct digest key;
+    return http_key(x, &key) ? guard_key_name(&x->s->guard, &key) : NULL;
+}
+
 const char *http_body(const struct http_exchange *x, size_t *bytes) {
     *bytes = x->body.len;
     return str_c(&x->body);

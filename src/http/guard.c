@@ -57,6 +57,28 @@ bool guard_known_key(const struct guard *g, const char *authorization, const cha
     return false;
 }
 
+enum status guard_split_key(const char *text, char name[KEY_NAME_SIZE], const char **key, struct err *e) {
+    const size_t n = strcspn(text, " ");
+    *name = 0;
+    *key = text;
+    if (!*text) return FAIL(e, ST_CONFIG, "a key is empty");
+    if (!text[n]) return ST_OK;
+    if (n < 1 || n >= KEY_NAME_SIZE ||
+        strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.") != n)
+        return FAIL(e, ST_CONFIG, "the name of a key: expected 1 to %d letters, digits, and -_. in front of the blank",
+                    KEY_NAME_SIZE - 1);
+    memcpy(name, text, n);
+    name[n] = 0;
+    *key += n + strspn(text + n, " ");
+    return **key ? ST_OK : FAIL(e, ST_CONFIG, "the key with the name %s is empty", name);
+}
+
+const char *guard_key_name(const struct guard *g, const struct digest *key) {
+    for (size_t i = 0; i < g->n_key_names; i++)
+        if (digest_equal(&g->key_name[i].key, key)) return g->key_name[i].name;
+    return NULL;
+}
+
 /* ---- names and pages ----------------------------------------------------------------------------------------------*/
 
 /* The length of the name in "name:port", "[address]:port". */
@@ -169,6 +191,7 @@ bool guard_header_names(const char *names) {
 void guard_free(struct guard *g) {
     free(g->keys);
     free(g->admin_keys);
+    free(g->key_name);
     for (size_t i = 0; i < g->n_hosts; i++) free(g->hosts[i]);
     for (size_t i = 0; i < g->n_origins; i++) free(g->origins[i]);
     free(g->hosts);

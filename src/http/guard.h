@@ -6,8 +6,16 @@
 #include "base/err.h"
 #include "base/hash.h"
 
+/* A key may have a name, for logs and metrics: it is given as "NAME KEY". */
+enum { KEY_NAME_SIZE = 65 };
+struct key_name {
+    struct digest key;
+    char name[KEY_NAME_SIZE];
+};
 struct guard {
     struct digest *keys, *admin_keys;
+    struct key_name *key_name; /* [n_key_names]: of those that have one */
+    size_t n_key_names;
     size_t n_keys, n_admin_keys;
     bool admin;      /* true: any caller is an administrator */
     bool check_host; /* true: the server is on loopback without a key, and others could lead a browser there */
@@ -22,6 +30,11 @@ enum guard_answer { GUARD_YES, GUARD_NO_KEY, GUARD_WRONG_KEY, GUARD_NOT_ADMIN };
 enum guard_answer guard_key(const struct guard *g, const char *authorization, const char *x_api_key, bool admin);
 /* The key among these headers that the server knows; false: there is none, or the server has no keys. */
 bool guard_known_key(const struct guard *g, const char *authorization, const char *x_api_key, struct digest *out);
+/* Where the key begins in a text that is a key, or a name, blanks and a key. The name is copied; "": it has none.
+ * ST_CONFIG: the key is empty, or the name is not made of 1 to 64 letters, digits, and -_. alone. */
+enum status guard_split_key(const char *text, char name[KEY_NAME_SIZE], const char **key, struct err *e) MUST_USE;
+/* The name of a key; NULL: it has none. */
+const char *guard_key_name(const struct guard *g, const struct digest *key);
 /* True: the Host header names this server: localhost, a loopback address or one of the configured names, with any
  * port; or hosts are not checked (check_host). */
 bool guard_host(const struct guard *g, const char *host);

@@ -58,6 +58,23 @@ static void test_known_keys(void **state) {
     assert_false(guard_known_key(&none, "Bearer one", NULL, &d));
 }
 
+static void test_names_of_keys(void **state) {
+    (void)state;
+    char name[KEY_NAME_SIZE];
+    const char *key;
+    struct err e;
+    assert_int_equal(guard_split_key("tml-1", name, &key, &e), ST_OK);
+    assert_string_equal(name, "");
+    assert_string_equal(key, "tml-1");
+    assert_int_equal(guard_split_key("ann.b  tml-1", name, &key, &e), ST_OK);
+    assert_string_equal(name, "ann.b");
+    assert_string_equal(key, "tml-1");
+    static const char *const wrong[] = {"", "ann ", " tml-1", "a\"b tml-1",
+                                        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa tml-1"};
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
+        assert_int_equal(guard_split_key(wrong[i], name, &key, &e), ST_CONFIG);
+}
+
 static void test_admin_keys(void **state) {
     (void)state;
     const struct guard both = with_keys(1, 1, false), alone = with_keys(0, 1, false), all = with_keys(1, 0, true);
@@ -133,9 +150,9 @@ static void test_request_ids(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys),    cmocka_unit_test(test_known_keys),
-                                       cmocka_unit_test(test_no_keys), cmocka_unit_test(test_admin_keys),
-                                       cmocka_unit_test(test_hosts),   cmocka_unit_test(test_origins),
-                                       cmocka_unit_test(test_targets), cmocka_unit_test(test_request_ids)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keys),       cmocka_unit_test(test_known_keys),    cmocka_unit_test(test_no_keys),
+        cmocka_unit_test(test_admin_keys), cmocka_unit_test(test_names_of_keys), cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_origins),    cmocka_unit_test(test_targets),       cmocka_unit_test(test_request_ids)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,9 +72,9 @@ struct http_front {
 };
 
 struct http_options {
-    const char *host; /* an address or a name; NULL: 127.0.0.1 */
-    int port;         /* 0: one that is free */
-    const char *const *keys, *const *admin_keys;
+    const char *host;                            /* an address or a name; NULL: 127.0.0.1 */
+    int port;                                    /* 0: one that is free */
+    const char *const *keys, *const *admin_keys; /* each a key, or a name, a blank and a key */
     size_t n_keys, n_admin_keys;
     bool admin;        /* true: every caller may use routes of HTTP_ADMIN, too */
     bool no_key;       /* true: without keys, too, it may listen on addresses other than loopback */
@@ -120,6 +120,7 @@ const char *http_query(const struct http_exchange *x, const char *name);  /* dec
 const char *http_header(const struct http_exchange *x, const char *name); /* or NULL */
 /* The key that the client has shown; false: it has shown none that the server knows. */
 bool http_key(const struct http_exchange *x, struct digest *out);
+const char *http_key_name(const struct http_exchange *x); /* its name; NULL: it has none */
 const char *http_body(const struct http_exchange *x, size_t *bytes);
 void http_take_body(struct http_exchange *x, struct str *out); /* the caller's from now on */
 const char *http_request_id(const struct http_exchange *x);

@@ -884,10 +884,12 @@ static void test_log_has_no_key(void **state) {
     (void)state;
     int fd[2];
     char buf[8192];
-    static const char *const keys[] = {"sesame"};
+    static const char *const keys[] = {"sesame", "ann open"};
     CLEANUP_STR struct str out = STR_INIT;
     assert_int_equal(pipe(fd), 0);
-    open_server((struct http_options){.keys = keys, .n_keys = 1, .log_fd = fd[1]});
+    open_server((struct http_options){.keys = keys, .n_keys = 2, .log_fd = fd[1]});
+    ask("GET /keyed HTTP/1.1\r\n" H "X-API-Key: open\r\n\r\n", &out, NULL);
+    assert_int_equal(status_of(&out), 200);
     ask("GET /keyed?key=sesame HTTP/1.1\r\n" H "Authorization: Bearer sesame\r\nX-Request-Id: r1\r\n\r\n", &out, NULL);
     ask("GET /keyed HTTP/1.1\r\n" H "Authorization: Bearer guess\r\n\r\n", &out, NULL);
     ask("GET /health HTTP/1.1\r\n" H "\r\n", &out, NULL);
@@ -897,6 +899,8 @@ static void test_log_has_no_key(void **state) {
     buf[n] = 0;
     assert_non_null(strstr(buf, "\"id\":\"r1\",\"method\":\"GET\",\"path\":\"/keyed\",\"status\":200"));
     assert_non_null(strstr(buf, "\"status\":401"));
+    assert_non_null(strstr(buf, ",\"key\":\"ann\"}\n"));
+    assert_null(strstr(buf, "open"));
     assert_null(strstr(buf, "sesame"));
     assert_null(strstr(buf, "guess"));
     assert_null(strstr(buf, "/health"));

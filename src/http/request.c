@@ -170,6 +170,8 @@ static enum MHD_Result check_access(struct http_exchange *x, bool *refused) {
         !guard_origin(&x->s->guard, http_header(x, "Origin"), http_header(x, "Host")))
         REFUSE(x, false, 403, NULL, NULL, "pages of %.200s may not call this server: see --cors-origin",
                http_header(x, "Origin"));
+    const char *name = http_key_name(x);
+    if (name) http_log_text(x, "key", name);
     *refused = false;
     return MHD_YES;
 }

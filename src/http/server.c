@@ -126,10 +126,21 @@ static void set_limits(struct http_server *s) {
     o->drain_s = or_default(o->drain_s, 30);
 }
 
-static struct digest *digests(const char *const *keys, size_t n) {
-    struct digest *d = xcalloc(n + 1, sizeof *d);
-    for (size_t i = 0; i < n; i++) d[i] = digest_of(keys[i], strlen(keys[i]));
-    return d;
+/* Digests of keys, with their names among those of the guard. Two keys of one name would be taken for one. */
+static enum status take_keys(struct guard *g, const char *const *texts, size_t n, struct digest **out, struct err *e) {
+    *out = xcalloc(n + 1, sizeof **out);
+    for (size_t i = 0; i < n; i++) {
+        struct key_name *named = &g->key_name[g->n_key_names];
+        const char *key;
+        TRY(guard_split_key(texts[i], named->name, &key, e));
+        named->key = (*out)[i] = digest_of(key, strlen(key));
+        if (!*named->name) continue;
+        for (size_t k = 0; k < g->n_key_names; k++)
+            if (strcmp(g->key_name[k].name, named->name) == 0)
+                return FAIL(e, ST_CONFIG, "two keys have the name %s", named->name);
+        g->n_key_names++;
+    }
+    return ST_OK;
 }
 
 static char **copies(const char *const *texts, size_t n) {
@@ -139,10 +150,6 @@ static char **copies(const char *const *texts, size_t n) {
 }
 
 static enum status check_texts(const struct http_options *o, struct err *e) {
-    for (size_t i = 0; i < o->n_keys; i++)
-        if (!*o->keys[i]) return FAIL(e, ST_CONFIG, "an API key is empty");
-    for (size_t i = 0; i < o->n_admin_keys; i++)
-        if (!*o->admin_keys[i]) return FAIL(e, ST_CONFIG, "an administrator's key is empty");
     for (size_t i = 0; i < o->n_origins; i++)
         if (!strstr(o->origins[i], "://"))
             return FAIL(e, ST_CONFIG, "origin \"%s\": expected SCHEME://HOST, with a port where there is one",
@@ -243,9 +250,8 @@ enum status http_server_open(const struct http_options *o, struct http_server **
     s->epoll_fd = s->listen_fd = s->hangup_fd = -1;
     s->started = clock_now_ns();
     if (getrandom(&s->id_key, sizeof s->id_key, 0) != sizeof s->id_key) s->id_key = (uint64_t)s->started;
-    s->guard = (struct guard){.keys = digests(o->keys, o->n_keys),
+    s->guard = (struct guard){.key_name = xcalloc(o->n_keys + o->n_admin_keys + 1, sizeof *s->guard.key_name),
                               .n_keys = o->n_keys,
-                              .admin_keys = digests(o->admin_keys, o->n_admin_keys),
                               .n_admin_keys = o->n_admin_keys,
                               .admin = o->admin,
                               .hosts = copies(o->hosts, o->n_hosts),
@@ -258,7 +264,9 @@ enum status http_server_open(const struct http_options *o, struct http_server **
     for (size_t i = 0; i < o->n_fronts; i++) s->front[s->n_fronts++] = &o->front[i];
     for (int i = 0; i < s->n_fronts; i++)
         s->counts.routes[i] = xcalloc(s->front[i]->n_routes, sizeof *s->counts.routes[i]);
-    const enum status st = start(s, e);
+    enum status st = take_keys(&s->guard, o->keys, o->n_keys, &s->guard.keys, e);
+    if (st == ST_OK) st = take_keys(&s->guard, o->admin_keys, o->n_admin_keys, &s->guard.admin_keys, e);
+    if (st == ST_OK) st = start(s, e);
     if (st != ST_OK) {
         http_server_close(s);
         return st;

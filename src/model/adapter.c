@@ -45,16 +45,29 @@ static bool input_is_in(const struct model *m, int layer, enum lora_input input)
     return (layer == m->cfg.L) == (input == LORA_OF_HN);
 }
 
-/* As the next parameter. Where it has been listed before, before it rested, it has its name already. */
-static void list_matrix(const struct model *m, struct adapter *ad, const struct weight *w, int layer, int site,
-                        int64_t expert, const char *what) {
-    struct param *p = &ad->param[ad->n_param++];
-    p->w = w->w;
-    if (p->name) return;
-    CLEANUP_STR struct str name = STR_INIT;
-    adapter_tensor(&m->cfg, site, layer, expert, what, &name);
-    *p = (struct param){
-        .name = arena_strdup(&ad->names, name.p), .w = w->w, .n = w->N * w->K, .nd = 2, .dim = {w->N, w->K}};
+enum { LORA_A, LORA_B, LORA_MATRICES };
+
+/* The name of a matrix, which is the same in all adapters: made once, and the model's. */
+static const char *matrix_name(struct model *m, int layer, int site, int64_t expert, int matrix) {
+    static const char *const what[LORA_MATRICES] = {[LORA_A] = "lora_A.weight", [LORA_B] = "lora_B.weight"};
+    const int64_t copies = i64_max(1, m->cfg.E);
+    if (!m->lora_name)
+        m->lora_name = arena_array(&m->names, const char *, (m->cfg.L + 1) * LORA_SITES * copies * LORA_MATRICES);
+    const char **name =
+        &m->lora_name[(((int64_t)layer * LORA_SITES + site) * copies + expert) * LORA_MATRICES + matrix];
+    if (!*name) {
+        CLEANUP_STR struct str s = STR_INIT;
+        adapter_tensor(&m->cfg, site, layer, expert, what[matrix], &s);
+        *name = arena_strdup(&m->names, s.p);
+    }
+    return *name;
+}
+
+/* As the next parameter. */
+static void list_matrix(struct model *m, struct adapter *ad, const struct weight *w, int layer, int site,
+                        int64_t expert, int matrix) {
+    ad->param[ad->n_param++] = (struct param){
+        .name = matrix_name(m, layer, site, expert, matrix), .w = w->w, .n = w->N * w->K, .nd = 2, .dim = {w->N, w->K}};
 }
 
 static const struct lora_site *site_of(const struct adapter *ad, int layer, int site) {
@@ -103,41 +116,40 @@ static struct weight *carve_matrices(const struct model *m, struct adapter *ad, 
 
 /* Hands the matrices of an input's sites out of the slab and lists them as parameters; a slab without memory only
  * counts. */
-static void carve_input(const struct model *m, struct adapter *ad, struct carve *slab, int layer,
-                        enum lora_input input) {
+static void carve_input(struct model *m, struct adapter *ad, struct carve *slab, int layer, enum lora_input input) {
     struct lora_group group[LORA_SITES_MAX];
-    struct lora *l = &ad->layer[layer];
+    struct lora *l = slab->base ? &ad->layer[layer] : NULL;
     const int64_t copies = lora_copies(&m->cfg, layer, input);
     const int n = group_sites(ad, layer, input, group);
     int64_t in = 0, out;
     lora_site_dims(&m->cfg, layer, lora_first[input], &in, &out);
-    l->layer = layer;
     for (int k = 0; k < n; k++) {
         const int64_t rows = (int64_t)__builtin_popcount(group[k].sites) * group[k].rank;
         group[k].a = carve_matrices(m, ad, slab, copies, rows, in);
-        if (slab->base) l->group[lora_first[input] + k] = group[k];
+        if (l) l->group[lora_first[input] + k] = group[k];
     }
-    if (slab->base) l->groups[input] = n;
+    if (l) l->layer = layer;
+    if (l) l->groups[input] = n;
     for (int s = lora_first[input]; s < lora_first[input + 1]; s++) {
         if (!ad->use[s]) continue;
         int k = 0;
         lora_site_dims(&m->cfg, layer, s, &in, &out);
         struct weight *b = carve_matrices(m, ad, slab, copies, out, site_of(ad, layer, s)->rank);
-        if (!slab->base) {
-            ad->n_param += 2 * (int)copies;
+        if (!l) {
+            ad->n_param += LORA_MATRICES * (int)copies;
             continue;
         }
         while (!(group[k].sites >> s & 1)) k++;
         l->b[s] = b;
         for (int64_t e = 0; e < copies; e++) {
             const struct weight a = a_of_site(&group[k], s, e);
-            list_matrix(m, ad, &a, layer, s, e, "lora_A.weight");
-            list_matrix(m, ad, &b[e], layer, s, e, "lora_B.weight");
+            list_matrix(m, ad, &a, layer, s, e, LORA_A);
+            list_matrix(m, ad, &b[e], layer, s, e, LORA_B);
         }
     }
 }
 
-static void carve_all(const struct model *m, struct adapter *ad, struct carve *slab) {
+static void carve_all(struct model *m, struct adapter *ad, struct carve *slab) {
     ad->n_weights = 0;
     ad->n_param = 0;
     for (int i = 0; i <= m->cfg.L; i++)
@@ -145,22 +157,31 @@ static void carve_all(const struct model *m, struct adapter *ad, struct carve *s
             if (input_is_in(m, i, (enum lora_input)g)) carve_input(m, ad, slab, i, (enum lora_input)g);
 }
 
-/* A slab of zeros for its weights, which are views of it. */
+/* A slab of zeros for its weights, and the lists of them, which are views of it. */
 static enum status take_memory(struct model *m, struct adapter *ad, struct err *e) {
     int64_t cap = 0;
+    ad->layer = xcalloc((size_t)m->cfg.L + 1, sizeof *ad->layer);
+    ad->param = xcalloc((size_t)ad->n_param + 1, sizeof *ad->param);
+    ad->weight = xcalloc((size_t)ad->n_weights + 1, sizeof *ad->weight);
     TRY(space_grow(m, &ad->w, &cap, ad->n_w, "the LoRA weights", e));
     m->be->mem_zero(m->be, ad->w, (size_t)ad->n_w * sizeof(float));
     struct carve slab = {.base = ad->w};
     carve_all(m, ad, &slab);
+    ad->rest_bytes = rest_bytes(ad->param, ad->n_param);
     return ST_OK;
 }
 
+/* What is left takes some 100 bytes for each layer: a server has thousands of adapters at rest. */
 static void give_memory(struct model *m, struct adapter *ad) {
     for (int64_t i = 0; ad->w && i < ad->n_weights; i++) m->be->weight_free(m->be, &ad->weight[i]);
-    for (int i = 0; i <= m->cfg.L; i++) ad->layer[i] = (struct lora){0};
     m->be->mem_free(m->be, ad->w);
+    free(ad->layer);
+    free(ad->param);
+    free(ad->weight);
     ad->w = NULL;
-    for (int i = 0; i < ad->n_param; i++) ad->param[i].w = NULL;
+    ad->layer = NULL;
+    ad->param = NULL;
+    ad->weight = NULL;
 }
 
 static enum status check_site(const struct lora_site *s, struct err *e) {
@@ -194,13 +215,9 @@ enum status adapter_new(struct model *m, const struct adapter_spec *s, struct ad
     *ad = (struct adapter){.rank = s->rank, .alpha = s->alpha, .rslora = s->rslora};
     set_sites(m, s, ad);
     for (int i = 0; i < LORA_SITES; i++) ad->use[i] = s->use[i];
-    ad->layer = xcalloc((size_t)places, sizeof *ad->layer);
     struct carve slab = {0};
     carve_all(m, ad, &slab); /* counts */
     ad->n_w = slab.used;
-    ad->param = xcalloc((size_t)ad->n_param + 1, sizeof *ad->param);
-    ad->weight = xcalloc((size_t)ad->n_weights + 1, sizeof *ad->weight);
-    ad->n_param = 0;
     const enum status st = take_memory(m, ad, e);
     if (st != ST_OK) {
         adapter_free(m, ad);
@@ -224,12 +241,8 @@ void adapter_free(struct model *m, struct adapter *ad) {
     release(m, ad);
     give_memory(m, ad);
     rest_free(ad->resting);
-    free(ad->layer);
     free(ad->at);
-    free(ad->param);
-    free(ad->weight);
     json_decref(ad->peft);
-    arena_free(&ad->names);
     free(ad);
 }
 
@@ -366,7 +379,7 @@ bool model_adapter_info(const struct model *m, int index, struct adapter_info *o
     *out = (struct adapter_info){.shape = {ad->rank, ad->alpha, parts_of(ad), adapter_expert_rank(m, ad)},
                                  .prepared = ad->g,
                                  .bytes = ad->bytes,
-                                 .rest_bytes = rest_bytes(ad->param, ad->n_param),
+                                 .rest_bytes = ad->rest_bytes,
                                  .used = ad->used};
     if (ad->resting) out->place = rest_path(ad->resting) ? ADAPTER_IN_FILE : ADAPTER_IN_MEMORY;
     return true;
@@ -489,7 +502,7 @@ struct train_set model_train_set(const struct model *m, int adapter) {
     const struct adapter *ad = adapter_of(m, adapter);
     if (ad && ad->g) return (struct train_set){.param = ad->param, .n = ad->n_param, .g = ad->g, .n_g = ad->n_w};
     return (struct train_set){
-        .param = m->param, .n = m->n_param, .base = true, .g = m->full ? m->g : NULL, .n_g = m->n_w};
+        .param = m->param, .n = m->n_param, .base = true, .lent = m->keep, .g = m->full ? m->g : NULL, .n_g = m->n_w};
 }
 
 void model_adapter_changed(struct model *m, int adapter) {

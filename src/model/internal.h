@@ -48,7 +48,7 @@ struct lora_site {
     float alpha;
 };
 struct adapter {
-    struct lora *layer; /* [L + 1]; the last one has the head's part, and nothing else */
+    struct lora *layer; /* [L + 1]; the last one has the head's part, and nothing else; NULL at rest */
     float *w, *g;       /* slabs of n_w floats: the weights, NULL at rest; the gradients, NULL unless it is prepared */
     int64_t n_w;
     struct resting *resting; /* NULL: it is awake */
@@ -56,17 +56,16 @@ struct adapter {
     float alpha;
     struct lora_site *at;  /* [(L + 1) * LORA_SITES], by layer and site */
     int widest;            /* the largest rank of a site, times top_k in a mixture of experts */
-    struct weight *weight; /* [n_weights]: all matrices, of which struct lora has views */
+    struct weight *weight; /* [n_weights]: all matrices, of which struct lora has views; NULL at rest */
     int64_t n_weights;
     bool rslora;          /* true: the scale is alpha / sqrt(rank); false: alpha / rank */
     bool use[LORA_SITES]; /* true: the adapter acts on the site */
     bool fused;           /* true: its file had one pair of tensors for all experts of a layer */
     int32_t stamp;        /* > 0: a number of these weights, which no other weights of this model have or had */
-    int64_t used, bytes;  /* as in struct adapter_info */
-    json_t *peft;         /* adapter_config.json as loaded, or NULL */
-    struct param *param;
+    int64_t used, bytes, rest_bytes; /* as in struct adapter_info */
+    json_t *peft;                    /* adapter_config.json as loaded, or NULL */
+    struct param *param;             /* [n_param]; NULL at rest. The names are the model's */
     int n_param;
-    struct arena names;
 };
 /* Rows [row, row + n) go through this adapter. */
 struct lora_rows {
@@ -220,14 +219,22 @@ struct stored {
     bool exact;      /* true: it is held in float32 whatever the model's dtype is */
 };
 
+/* Floats of a lent base that passes read in float32: where they lie, and where the gradients of as many lie. */
+struct kept_values {
+    int64_t at, of_g, n;
+};
+
 struct model {
     struct model_config cfg;
     char *name;         /* for adapters saved from it, or NULL */
     json_t *config;     /* the whole config.json */
     struct backend *be; /* borrowed; every float * below is its memory */
     struct arena names;
-    float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
+    float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training, w if lent */
     int64_t n_w;
+    float *keep;              /* of a lent base, what it keeps; NULL: it is not lent */
+    struct kept_values *kept; /* [n_kept], in the order of both memories */
+    int n_kept;
     enum dtype dt;                      /* of the products with base matrices */
     enum dtype act;                     /* of activations, where tensor/ops.h leaves a choice */
     bool empty;                         /* as in model_options */
@@ -246,6 +253,7 @@ struct model {
     struct param_place *place; /* [n_param] */
     int n_param;
 
+    const char **lora_name;   /* of all matrices that adapters can have (adapter.c), or NULL */
     struct adapter **adapter; /* [n_adapters] by index; NULL: there is none */
     int n_adapters, cap_adapters;
     int widest, n_heads; /* of the adapters: the largest struct adapter.widest; how many act on the head */
@@ -418,9 +426,12 @@ static inline int64_t head_rank(const struct model *m, const struct adapter *ad)
     return has_head(ad) ? ad->at[m->cfg.L * LORA_SITES + MODULE_HEAD].rank : 0;
 }
 
+/* Where the gradient of a weight of a lent base lies. */
+float *lent_grad(const struct model *m, const float *w);
 /* Where the gradient of a weight lies, of the base or of LoRA; NULL: the last batch does not train it. */
 static inline float *grad_of(const struct model *m, const float *w) {
-    return m->ts.full && w ? m->g + (w - m->w) : NULL;
+    if (!m->ts.full || !w) return NULL;
+    return m->keep ? lent_grad(m, w) : m->g + (w - m->w);
 }
 static inline float *lora_grad_of(const struct model *m, const float *w) {
     const struct train_space *t = &m->ts;

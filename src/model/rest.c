@@ -15,8 +15,8 @@ struct resting {
     int64_t bytes;
     uint64_t sum; /* of all arrays in their order: a file with another one is not the one that was written */
     int n;
-    struct st_entry *entry; /* [n + 1]; the last one is the checksum */
-    struct arena names;
+    struct st_entry *entry; /* [n + 1]; the last one is the checksum. NULL where they lie in a file */
+    struct arena names;     /* of the entries */
 };
 
 static const char checksum_name[] = "checksum", format_name[] = "kernelrl_rest", format_version[] = "1";
@@ -46,14 +46,19 @@ static struct resting *resting_new(const struct param *p, int n) {
     return r;
 }
 
+static void forget_entries(struct resting *r) {
+    free(r->entry);
+    r->entry = NULL;
+    arena_free(&r->names);
+}
+
 void rest_free(struct resting *r) {
     struct err e;
     if (!r) return;
     if (r->path && fs_remove(r->path, &e) != ST_OK) log_warn("%s", e.msg);
     free(r->host);
     free(r->path);
-    free(r->entry);
-    arena_free(&r->names);
+    forget_entries(r);
     free(r);
 }
 
@@ -100,6 +105,7 @@ static enum status write_file(struct rest_fetch *x, const char *path, struct err
     r->sum = 0;
     TRY(st_write_fetched(path, r->entry, (size_t)r->n + 1, metadata, fetch, x, e));
     r->path = xstrdup(path);
+    forget_entries(r);
     return ST_OK;
 }
 
@@ -147,7 +153,7 @@ enum status rest_store(struct backend *be, const struct param *p, int n, const c
 
 static enum status file_to_device(struct backend *be, const struct resting *r, const struct st_file *f,
                                   const struct param *p, struct err *e) {
-    const struct st_entry *last = &r->entry[r->n];
+    const int64_t sum_bytes = sizeof r->sum;
     const struct st_tensor *t;
     uint64_t sum = 0, written;
     const char *version = st_metadata(f, format_name);
@@ -155,14 +161,14 @@ static enum status file_to_device(struct backend *be, const struct resting *r, c
         return FAIL(e, ST_INVALID, "%s: %s is \"%s\", expected \"%s\"", r->path, format_name, version ? version : "",
                     format_version);
     for (int i = 0; i < r->n; i++) {
-        TRY(st_get(f, r->entry[i].name, r->entry[i].nd, r->entry[i].dim, &t, e));
+        TRY(st_get(f, p[i].name, p[i].nd, p[i].dim, &t, e));
         if (t->dtype != ST_DTYPE_F32)
             return FAIL(e, ST_INVALID, "%s: tensor \"%s\" is %s, expected F32", r->path, t->name,
                         st_dtype_name(t->dtype));
         be->mem_put(be, p[i].w, t->data, t->bytes);
         sum = hash_bytes(t->data, t->bytes, sum);
     }
-    TRY(st_get(f, last->name, last->nd, last->dim, &t, e));
+    TRY(st_get(f, checksum_name, 1, &sum_bytes, &t, e));
     memcpy(&written, t->data, sizeof written);
     if (sum != written || sum != r->sum)
         return FAIL(e, ST_INVALID,

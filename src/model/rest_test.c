@@ -2,6 +2,7 @@
  * damaged, missing or too large is refused by name, and nothing is lost. */
 #include "model/rest.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -115,6 +116,31 @@ static void not_a_bit_is_lost(void **state) {
         model_adapter_release(m, 1);
     }
     fill(1, 0);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+size_t __sanitizer_get_current_allocated_bytes(void);
+static size_t heap_bytes(void) { return __sanitizer_get_current_allocated_bytes(); }
+#else
+static size_t heap_bytes(void) { return mallinfo2().uordblks; }
+#endif
+
+/* A server has thousands of adapters in files: no lists of matrices and no names are kept of them. */
+static void one_in_a_file_takes_little_memory(void **state) {
+    (void)state;
+    enum { MANY = 64, EACH = 1500 };
+    int index[MANY];
+    char name[32];
+    const size_t before = heap_bytes();
+    for (int i = 0; i < MANY; i++) {
+        CHECK(model_adapter_copy(m, 2, &index[i], &err));
+        snprintf(name, sizeof name, "many-%d", i);
+        CHECK(model_adapter_rest(m, index[i], in_tmp(name), &err));
+    }
+    const size_t after = heap_bytes();
+    for (int i = 0; i < MANY; i++) model_adapter_drop(m, index[i]);
+    if (after - before > (size_t)MANY * EACH)
+        fail_msg("%zu bytes for each, expected at most %d", (after - before) / MANY, EACH);
 }
 
 static void who_rests_is_refused(void **state) {
@@ -283,6 +309,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(they_come_back),
         cmocka_unit_test(not_a_bit_is_lost),
+        cmocka_unit_test(one_in_a_file_takes_little_memory),
         cmocka_unit_test(who_rests_is_refused),
         cmocka_unit_test(caches_outlast_a_rest),
         cmocka_unit_test(damaged_files_are_refused),

@@ -110,9 +110,6 @@ static enum status check_targets(const struct wire_tensor *t, int64_t n, bool so
     if (t->nd > (soft ? 2 : 1) || t->dim[0] != n || t->n == 0)
         return FAIL(e, ST_INVALID, "datum %d: target_tokens must have the shape [%lld]%s, one row for each input token",
                     at, (long long)n, soft ? " or [N, K]" : "");
-    if (t->nd == 2 && t->dim[1] > DATUM_MAX_TARGETS)
-        return FAIL(e, ST_INVALID, "datum %d: target_tokens has %lld targets for each token, at most %d are supported",
-                    at, (long long)t->dim[1], DATUM_MAX_TARGETS);
     return ST_OK;
 }
 
@@ -178,17 +175,59 @@ static enum status make_datum(const struct wire_datum *w, const struct wire_trai
 
 /* ---- requests -----------------------------------------------------------------------------------------------------*/
 
-enum status datums_make(const struct wire_training *r, int32_t vocab, int64_t max_tokens, struct arena *a,
-                        struct datums *out, struct err *e) {
-    *out = (struct datums){.n = r->n, .forward_only = r->forward_only};
-    TRY(read_loss(r, &out->loss, e));
-    if (r->n == 0) return FAIL(e, ST_INVALID, "the request has no datum");
-    out->d = arena_array(a, struct datum, r->n);
-    for (int i = 0; i < r->n; i++) {
-        TRY(make_datum(&r->datum[i], r, &inputs_of[out->loss.kind], vocab, max_tokens, i, a, &out->d[i], e));
-        out->tokens += out->d[i].n;
+static int64_t pieces_of(const struct datum *d) {
+    return i64_max(1, (d->K + DATUM_MAX_TARGETS - 1) / DATUM_MAX_TARGETS);
+}
+
+/* Columns [from, from + width) of x [rows, K], whose numbers have four bytes. */
+static void *columns(const void *x, int64_t rows, int64_t K, int64_t from, int64_t width, struct arena *a) {
+    char *out = arena_alloc(a, (size_t)(4 * rows * width));
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(out + 4 * r * width, (const char *)x + 4 * (r * K + from), (size_t)(4 * width));
+    return out;
+}
+
+/* A part of a wide datum's targets. Its prompt is one token: parts that shared their rows would take the memory of all
+ * their targets at once. */
+static struct datum piece_of(const struct datum *d, int64_t from, struct arena *a) {
+    const int64_t rows = d->end - d->begin, width = i64_min(DATUM_MAX_TARGETS, d->K - from);
+    struct datum p = *d;
+    p.prompt = 1;
+    p.K = (int)width;
+    p.targets = columns(d->targets, rows, d->K, from, width, a);
+    p.weights = columns(d->weights, rows, d->K, from, width, a);
+    p.logp = arena_array(a, float, rows *width);
+    return p;
+}
+
+static enum status lay_out(struct datums *x, struct arena *a, struct err *e) {
+    int64_t n = 0;
+    for (int i = 0; i < x->n_asked; i++) n += pieces_of(&x->asked[i]);
+    if (n > INT32_MAX) return FAIL(e, ST_INVALID, "the request has too many targets: send fewer at once");
+    x->d = arena_array(a, struct datum, n);
+    x->of = arena_array(a, int, n);
+    for (int i = 0; i < x->n_asked; i++) {
+        const struct datum *d = &x->asked[i];
+        const int64_t pieces = pieces_of(d);
+        for (int64_t k = 0; k < pieces; k++) {
+            x->of[x->n] = i;
+            x->d[x->n++] = pieces == 1 ? *d : piece_of(d, k * DATUM_MAX_TARGETS, a);
+        }
     }
     return ST_OK;
+}
+
+enum status datums_make(const struct wire_training *r, int32_t vocab, int64_t max_tokens, struct arena *a,
+                        struct datums *out, struct err *e) {
+    *out = (struct datums){.n_asked = r->n, .forward_only = r->forward_only};
+    TRY(read_loss(r, &out->loss, e));
+    if (r->n == 0) return FAIL(e, ST_INVALID, "the request has no datum");
+    out->asked = arena_array(a, struct datum, r->n);
+    for (int i = 0; i < r->n; i++) {
+        TRY(make_datum(&r->datum[i], r, &inputs_of[out->loss.kind], vocab, max_tokens, i, a, &out->asked[i], e));
+        out->tokens += out->asked[i].n;
+    }
+    return lay_out(out, a, e);
 }
 
 void datums_cut(struct datums *x, int64_t train_tokens, struct arena *a) {
@@ -208,14 +247,28 @@ enum status datums_loss(const struct datums *x, int begin, int end, double *loss
         const struct summed_sequence s = {(d->end - d->begin) * i64_max(d->K, 1), d->logp, d->weights, d->sampled,
                                           d->mask};
         CLEANUP_FREE float *g = xmalloc((size_t)s.n * sizeof *g);
-        if (summed_grad(&x->loss, &s, g, loss, e) != ST_OK) return err_note(e, "datum %d", i);
+        if (summed_grad(&x->loss, &s, g, loss, e) != ST_OK) return err_note(e, "datum %d", x->of[i]);
     }
     return ST_OK;
 }
 
+/* Puts what the pieces of wide datums have got in its place. */
+static void gather(const struct datums *x) {
+    for (int i = 0, from = 0; i < x->n; i++) {
+        const struct datum *d = &x->d[i], *to = &x->asked[x->of[i]];
+        if (d->K == to->K) continue;
+        if (i == 0 || x->of[i - 1] != x->of[i]) from = 0;
+        for (int64_t r = 0; r < d->end - d->begin; r++)
+            memcpy(to->logp + r * to->K + from, d->logp + r * d->K, (size_t)d->K * sizeof *d->logp);
+        from += d->K;
+    }
+}
+
 void datums_put_output(const struct datums *x, double loss, struct arena *a, struct str *out) {
-    struct wire_output_datum *d = arena_array(a, struct wire_output_datum, x->n);
+    struct wire_output_datum *d = arena_array(a, struct wire_output_datum, x->n_asked);
     const struct wire_metric metric[] = {{"loss:sum", loss}, {"tokens:sum", (double)x->tokens}};
-    for (int i = 0; i < x->n; i++) d[i] = (struct wire_output_datum){x->d[i].logp, x->d[i].n, x->d[i].K};
-    wire_put_output(out, &(struct wire_output){"logprobs", d, x->n, metric, ARRAY_LEN(metric)});
+    gather(x);
+    for (int i = 0; i < x->n_asked; i++)
+        d[i] = (struct wire_output_datum){x->asked[i].logp, x->asked[i].n, x->asked[i].K};
+    wire_put_output(out, &(struct wire_output){"logprobs", d, x->n_asked, metric, ARRAY_LEN(metric)});
 }

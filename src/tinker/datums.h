@@ -6,14 +6,19 @@
 #include "train/step.h"
 #include "wire/wire.h"
 
-enum { DATUM_MAX_TARGETS = 128 /* for a token: each costs a row of the head */ };
+/* Targets of a token at a time, since each takes a row of the head's memory. A datum with more is several that have its
+ * text, with so many of its columns each: its loss and its gradient are their sums. */
+enum { DATUM_MAX_TARGETS = 128 };
 struct datums {
-    struct datum *d; /* [n], each with room for its log-probabilities */
+    struct datum *asked; /* [n_asked]: those of the request */
+    int n_asked;
+    struct datum *d; /* [n]: what is trained on, each with room for its log-probabilities */
     int n;
+    int *of;  /* [n]: which one of the request; those of one lie together, by their columns */
     int *end; /* of groups, by datums_cut() */
     struct summed_loss loss;
     bool forward_only;
-    int64_t tokens; /* of all */
+    int64_t tokens; /* of all of the request */
 };
 /* Makes datums of a request, in its arena. ids at or above `vocab` and texts above max_tokens are refused. ST_INVALID
  * or ST_UNSUPPORTED, with a message for the user. */
@@ -27,7 +32,7 @@ int datums_group_end(const struct datums *x, int at);
 /* Adds the losses of datums [begin, end) from their log-probabilities, as a forward pass alone has them. ST_INVALID:
  * one is not finite. */
 enum status datums_loss(const struct datums *x, int begin, int end, double *loss, struct err *e) MUST_USE;
-/* The ForwardBackwardOutput. */
+/* The ForwardBackwardOutput, when all have their log-probabilities. */
 void datums_put_output(const struct datums *x, double loss, struct arena *a, struct str *out);
 
 #endif

@@ -35,6 +35,7 @@ struct kept_results {
 struct tinker_tenant {
     struct tinker_tenant *next;
     char id[33]; /* digits of the key's digest; "": the server has no keys */
+    char *name;  /* the key's, or else what messages and metrics may call it; known once it has asked for something */
     struct kept_results kept;
     struct model_turn turn;
     int64_t held_bytes;                    /* of calls that wait */
@@ -321,6 +322,10 @@ void ended_sampler_free(struct tinker_sampler *m);
 struct tinker_tenant *tenant_by_id(struct tinker *t, const char *id);
 /* The client's. */
 struct tinker_tenant *tenant_of(struct tinker *t, const struct http_exchange *x);
+/* For messages. */
+const char *tenant_name(const struct tinker_tenant *b);
+/* What each tenant has and waits for. */
+void tenants_metrics(void *tinker, struct str *out);
 /* Whether a tenant sees what has this owner. `by` NULL: the store, who sees all. */
 bool tenant_sees(const struct tinker_tenant *by, const char *owner);
 /* The quotas of keys. True: x has its reply, 429, because so many tokens more would wait than a key may have. */

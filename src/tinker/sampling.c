@@ -191,6 +191,7 @@ static enum status make_request(struct sampling *q, struct err *e) {
         .id = c->stream,
         .first = (int)c->first,
         .adapter = q->sampler->adapter,
+        .queue = 1, /* the requests of the OpenAI API are in the other one */
         .params = {.temperature = (float)c->temperature,
                    .top_k = (int)c->top_k,
                    .top_p = (float)c->top_p,

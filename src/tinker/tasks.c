@@ -1,8 +1,8 @@
 /* Tasks: work for clients that train. The model's thread runs a task between two sampling steps, and cuts a large batch
  * into pieces with sampling steps between them, so that neither samplers nor other clients wait for all of it.
  *
- * A model is at rest when its optimizer moments and its sum of gradients have been moved to host memory. Its weights
- * stay on the device. */
+ * A model is at rest when its optimizer moments and its sum of gradients have been moved to host memory, and its
+ * weights to host memory or to a file, as the engine has room. */
 #include <errno.h>
 #include <float.h>
 #include <stdio.h>
@@ -82,9 +82,14 @@ static bool rest_one(struct tinker *t, const struct tinker_run *but) {
         oldest = r;
     }
     if (!oldest) return false;
-    if (trainer_rest(oldest->trainer, NULL, &e) == ST_OK) return true;
-    log_warn("%s cannot be put to rest: %s", oldest->id, e.msg);
-    return false;
+    if (trainer_rest(oldest->trainer, NULL, &e) != ST_OK) {
+        log_warn("%s cannot be put to rest: %s", oldest->id, e.msg);
+        return false;
+    }
+    struct engine *en = model_thread_policy(t->thread)->engine;
+    if (engine_adapter_rest(en, oldest->adapter, &e) != ST_OK)
+        log_warn("%s: its weights stay on the device: %s", oldest->id, e.msg);
+    return true;
 }
 
 static int count_awake(const struct tinker *t) {
@@ -228,7 +233,7 @@ static enum status train(struct task *w, struct policy *p, bool *more, struct er
     }
     const int end = datums_group_end(x, w->at);
     st = train_group(w, p, end, e);
-    if (st != ST_OK && w->at > 0) err_note(e, "of the datums from %d on", w->at);
+    if (st != ST_OK && w->at > 0) err_note(e, "of the datums from %d on", x->of[w->at]);
     w->at = end;
     *more = st == ST_OK && end < x->n;
     if (*more) return ST_OK;

@@ -6,7 +6,7 @@ static const char ann[] = "tml-ann", bob[] = "tml-bob";
 
 static void open_with_keys(void) {
     keys[0] = ann;
-    keys[1] = bob;
+    keys[1] = "bob.b tml-bob"; /* this one has a name */
     n_keys = 2;
     my_key = ann;
     open_all(4);
@@ -200,6 +200,16 @@ static void test_quotas(void **state) {
     my_key = bob;
     tinker_options.key_models = 16;
     EXPECT(make_model(t, 1, ALL_PARTS), 429, "as many models as it may have");
+    tinker_options.max_models = 64;
+    tinker_options.key_models = 1;
+    EXPECT(done(make_model(t, 2, ALL_PARTS)), 200, "bob.b has 1 models");
+    tinker_options.max_models = 2;
+    tinker_options.key_models = 16;
+    const struct answer m1 = call("GET", "/metrics", NULL);
+    EXPECT(m1, 200, "kernelrl_tinker_models{key=\"bob.b\"} 1\n");
+    assert_non_null(strstr(m1.body, TEXT("kernelrl_tinker_models{key=\"%.8s\"} 1\n", digest_of(ann, strlen(ann)).hex)));
+    assert_null(strstr(m1.body, ann));
+    assert_null(strstr(m1.body, bob));
     my_key = ann;
     EXPECT(post(TEXT("sessions/%s/finish", s), "{\"reason\":{\"type\":\"success\"}}"), 200, "{}");
     my_key = bob;
@@ -291,10 +301,40 @@ static void test_sampling_takes_turns(void **state) {
     close_with_keys();
 }
 
+/* The same with the other API: a request waits for a place, and not for what the other one asked for before. */
+static void test_apis_take_turns(void **state) {
+    (void)state;
+    enum { MANY = 30 };
+    const char *completion =
+        TEXT("{\"model\":\"%s\",\"prompt\":[5,6,7],\"max_tokens\":%%d,\"n\":8,\"ignore_eos\":true}", tokenizer);
+    open_all(4); /* without keys: one tenant, who may have all places */
+    const struct answer s = post(
+        "create_sampling_session",
+        TEXT("{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,\"base_model\":\"%s\"}", new_session(), tokenizer));
+    const char *sampler = member(&s, "sampling_session_id");
+    struct answer p[MANY];
+    for (int i = 0; i < MANY; i++) p[i] = ask(sampler, i, 8, 60);
+    EXPECT(post("/v1/completions", TEXT(completion, 3)), 200, "choices");
+    for (int i = MANY / 2; i < MANY; i++) assert_true(waits(&p[i]));
+    for (int i = 0; i < MANY; i++)
+        EXPECT(post("cancel_future", TEXT("{\"request_id\":\"%s\"}", member(&p[i], "request_id"))), 200, "");
+    int fd[MANY];
+    const char *long_one = TEXT(completion, 60);
+    for (int i = 0; i < MANY; i++) {
+        fd[i] = join();
+        send_all(fd[i], "POST", "/v1/completions", JSON_HEADER, long_one, strlen(long_one));
+    }
+    EXPECT(done(ask(sampler, MANY, 1, 3)), 200, "");
+    char byte;
+    for (int i = MANY / 2; i < MANY; i++) assert_int_equal(recv(fd[i], &byte, 1, MSG_PEEK), -1); /* none is answered */
+    for (int i = 0; i < MANY; i++) close(fd[i]);
+    close_all();
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(test_others_see_nothing),   TEST(test_publishing),           TEST(test_quotas),
-        TEST(test_training_takes_turns), TEST(test_sampling_takes_turns),
+        TEST(test_training_takes_turns), TEST(test_sampling_takes_turns), TEST(test_apis_take_turns),
     };
     begin_tests(argc, argv);
     return end_tests(cmocka_run_group_tests(tests, NULL, NULL));

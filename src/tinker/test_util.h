@@ -113,10 +113,11 @@ static inline int join(void) {
     return fd[0];
 }
 
+/* path: below /api/v1/, or from the root on. */
 static inline void send_all(int fd, const char *method, const char *path, const char *headers, const void *body,
                             size_t n) {
     CLEANUP_STR struct str s = STR_INIT;
-    str_addf(&s, "%s /api/v1/%s HTTP/1.1\r\nHost: localhost\r\n%s", method, path, headers);
+    str_addf(&s, "%s %s%s HTTP/1.1\r\nHost: localhost\r\n%s", method, *path == '/' ? "" : "/api/v1/", path, headers);
     if (my_key) str_addf(&s, "X-API-Key: %s\r\n", my_key);
     str_addf(&s, "Content-Length: %zu\r\n\r\n", n);
     if (n > 0) str_add(&s, body, n);
@@ -242,8 +243,9 @@ static inline void put_datum(struct str *out, const struct asked_batch *b, int t
     const bool likelihood = strcmp(b->loss, "cross_entropy") == 0;
     const int K = b->soft > 0 ? b->soft : 1;
     int32_t ids[N + 1];
-    int64_t targets[N * 4];
-    float weights[N * 4], logp[N], mask[N];
+    CLEANUP_FREE int64_t *targets = xmalloc((size_t)(N * K) * sizeof *targets);
+    CLEANUP_FREE float *weights = xmalloc((size_t)(N * K) * sizeof *weights);
+    float logp[N], mask[N];
     for (int i = 0; i <= N; i++) ids[i] = token(b->seed, text, i);
     for (int i = 0; i < N; i++) {
         for (int k = 0; k < K; k++) {

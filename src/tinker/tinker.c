@@ -320,7 +320,8 @@ void tinker_tick(struct tinker *t) {
     checkpoints_age(t, (int64_t)time(NULL));
     for (struct tinker_session *s = t->sessions; s; s = s->next)
         if (!s->finished && now - s->heard > SESSION_S) {
-            log_info("tinker: session %s: not heard of for %d minutes, ended", s->id, SESSION_S / 60);
+            log_info("tinker: session %s of %s: not heard of for %d minutes, ended", s->id, tenant_name(s->tenant),
+                     SESSION_S / 60);
             session_finish(t, s, NULL);
         }
     ended_forget(t, now);
@@ -412,7 +413,8 @@ static const struct http_route routes[] = {
 };
 
 struct http_front tinker_front(struct tinker *t) {
-    return (struct http_front){.name = "tinker", .route = routes, .n_routes = ARRAY_LEN(routes), .ctx = t};
+    return (struct http_front){
+        .name = "tinker", .route = routes, .n_routes = ARRAY_LEN(routes), .ctx = t, .metrics = tenants_metrics};
 }
 
 /* ---- begin and end ------------------------------------------------------------------------------------------------*/
