@@ -347,9 +347,10 @@ void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tenso
 void lora_dx(struct model *m, int layer, enum lora_input input, struct tensor dx, struct tensor dy,
              const struct weight *w, void *dt);
 /* lora_experts.c: the same in a mixture of experts. The rows of y, x, dy and dx lie by expert, as r says; `at` is
- * scratch. */
-void lora_experts_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input,
-                          const struct routing *r, struct expert_places at, struct tensor y, struct tensor x, void *xa);
+ * scratch. lora_experts_linear: y = x W^T of the base's matrices, and what LoRA adds. */
+void lora_experts_linear(struct model *m, const struct lora_runs *l, int layer, enum lora_input input,
+                         const struct routing *r, struct expert_places at, struct tensor y, struct tensor x,
+                         const struct weight *w, void *xa);
 void lora_experts_backward(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor dy,
                            void *xa, void *dt);
 void lora_experts_a_grad(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor x,
