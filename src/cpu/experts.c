@@ -125,13 +125,17 @@ static void cpu_rows_of(struct backend *be, struct expert_places at, const struc
 static void gather_places(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const struct experts_args *p = ctx;
-    for (int64_t i = begin; i < end; i++)
-        memcpy(row_at(p->y, i), row_at(p->x, p->r->pair[i] / p->r->k), (size_t)p->x.cols * sizeof(float));
+    for (int64_t i = begin; i < end; i++) {
+        float *y = row_at(p->y, i);
+        const float w = p->r->weight[p->r->pair[i]];
+        memcpy(y, row_at(p->x, p->r->pair[i] / p->r->k), (size_t)p->x.cols * sizeof(float));
+        for (int64_t c = 0; p->weighted && c < p->x.cols; c++) y[c] *= w;
+    }
 }
 
-static void cpu_gather(struct backend *be, struct tensor y, struct tensor x, const struct routing *r) {
+static void cpu_gather(struct backend *be, struct tensor y, struct tensor x, const struct routing *r, bool weighted) {
     ASSERT(y.rows == r->T * r->k && x.rows == r->T && x.cols == y.cols);
-    struct experts_args a = {.r = r, .x = x, .y = y};
+    struct experts_args a = {.r = r, .x = x, .y = y, .weighted = weighted};
     pool_for(be->pool, y.rows, grain_of(y.cols), gather_places, &a);
 }
 

@@ -14,6 +14,8 @@ enum rank_command {
     RANK_ACCUMULATE, /* train_accumulate */
     RANK_STEP,       /* train_optimizer_step */
     RANK_STATE,      /* train_share_state */
+    RANK_VALUES,     /* train_gather_values */
+    RANK_MOMENTS,    /* adamw_save and adamw_load of parts */
 };
 
 /* Rank 0 gives a command; every other rank is waiting for one. In a run of one rank nothing happens. */

@@ -142,10 +142,16 @@ float *fold_sum(struct fold *f) {
     return f->sum;
 }
 
-enum status fold_end(struct fold *f, float *sum, struct err *e) {
+void fold_slice(const struct fold *f, int rank, int64_t *at, int64_t *count) {
+    slice_of(f->n, f->comm->size, rank, at, count);
+}
+
+enum status fold_end(struct fold *f, float *sum, struct err *e) { return fold_gather(f, f->sum, sum, e); }
+
+enum status fold_gather(struct fold *f, const float *slice, float *whole, struct err *e) {
     struct comm *c = f->comm;
     struct backend *be = f->be;
-    be->mem_copy(be, sum + f->slice_at, f->sum, (size_t)f->slice_n * sizeof(float));
+    be->mem_copy(be, whole + f->slice_at, slice, (size_t)f->slice_n * sizeof(float));
     if (c->size == 1) return ST_OK;
     for (int r = 0; r < c->size; r++) {
         int64_t at, n;
@@ -154,12 +160,12 @@ enum status fold_end(struct fold *f, float *sum, struct err *e) {
         f->in[r] = floats(at, n);
     }
     if (direct(f)) {
-        be->peers_exchange(be, sum, f->out, sum, f->in);
+        be->peers_exchange(be, whole, f->out, whole, f->in);
         return ST_OK;
     }
-    be->mem_get(be, f->leaf_host + f->slice_at, f->sum, (size_t)f->slice_n * sizeof(float));
+    be->mem_get(be, f->leaf_host + f->slice_at, slice, (size_t)f->slice_n * sizeof(float));
     TRY(be->sync(be, e));
     TRY(c->exchange(c, f->leaf_host, f->out, f->leaf_host, f->in, e));
-    be->mem_put(be, sum, f->leaf_host, (size_t)f->n * sizeof(float));
+    be->mem_put(be, whole, f->leaf_host, (size_t)f->n * sizeof(float));
     return be->sync(be, e);
 }

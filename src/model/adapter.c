@@ -502,7 +502,7 @@ struct train_set model_train_set(const struct model *m, int adapter) {
     const struct adapter *ad = adapter_of(m, adapter);
     if (ad && ad->g) return (struct train_set){.param = ad->param, .n = ad->n_param, .g = ad->g, .n_g = ad->n_w};
     return (struct train_set){
-        .param = m->param, .n = m->n_param, .base = true, .g = m->full ? m->g : NULL, .n_g = m->n_w};
+        .param = m->param, .n = m->n_param, .base = true, .lent = m->keep, .g = m->full ? m->g : NULL, .n_g = m->n_w};
 }
 
 void model_adapter_changed(struct model *m, int adapter) {

@@ -26,6 +26,11 @@ static const char untied[] = "{\"model_type\":\"qwen2\",\"vocab_size\":150,\"hid
                              "\"intermediate_size\":70,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
                              "\"num_key_value_heads\":2,\"max_position_embeddings\":400,"
                              "\"tie_word_embeddings\":false}";
+static const char mixture[] = "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":150,\"hidden_size\":48,"
+                              "\"intermediate_size\":70,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+                              "\"num_key_value_heads\":2,\"max_position_embeddings\":400,\"head_dim\":12,"
+                              "\"tie_word_embeddings\":false,\"num_experts\":5,\"num_experts_per_tok\":2,"
+                              "\"moe_intermediate_size\":24}";
 static const struct model_options f32 = {.dtype = "f32"}, bf16 = {.dtype = "bf16"},
                                   frozen = {.dtype = "bf16", .frozen = true};
 
@@ -220,6 +225,51 @@ static void test_gradients(void **state) {
     }
 }
 
+/* A lent base: its gradients, and what becomes of it with new values, have the bits of one that holds its values. */
+static void test_lent(void **state) {
+    (void)state;
+    static const char *const configs[] = {tied, untied, mixture};
+    static struct group x;
+    make_group(&x);
+    for (size_t which = 0; which < sizeof configs / sizeof *configs; which++) {
+        write_checkpoint(configs[which], "lent");
+        struct model *whole = load("lent", &bf16, two, 0), *lent = load("lent", &bf16, two, 0);
+        CHECK(model_train_prepare(whole, TRAIN_FULL, &err));
+        CHECK(model_train_prepare(lent, TRAIN_FULL_LENT, &err));
+        const struct train_set a = model_train_set(whole, ADAPTER_OWN), b = model_train_set(lent, ADAPTER_OWN);
+        assert_true(b.lent && !a.lent && a.n_g == b.n_g);
+        const size_t bytes = (size_t)a.n_g * sizeof(float);
+        float *values = malloc(bytes), logp[N], other[N];
+        model_values_out(lent);
+        memcpy(values, b.g, bytes);
+        for (int step = 0; step < 2; step++) {
+            CHECK(model_forward(whole, &x.b, logp, NULL, NULL, &err));
+            CHECK(model_forward(lent, &x.b, other, NULL, NULL, &err));
+            same_bits(other, logp, N, "log-probabilities");
+            model_zero_grad(whole);
+            model_zero_grad(lent);
+            CHECK(model_backward(whole, &x.b, x.g, &err));
+            CHECK(model_backward(lent, &x.b, x.g, &err));
+            same_bits(b.g, a.g, a.n_g, "gradients");
+            for (int i = 0; i < a.n; i++)
+                for (int64_t j = 0; j < a.param[i].n; j++) {
+                    float *const value = values + (b.param[i].g - b.g) + j;
+                    a.param[i].w[j] -= 0.01f * a.param[i].g[j];
+                    *value -= 0.01f * b.param[i].g[j];
+                }
+            memcpy(b.g, values, bytes);
+            model_values_in(lent);
+            model_params_changed(whole);
+            model_params_changed(lent);
+            for (int i = 0; i < a.n; i++) same_bits(b.param[i].w, a.param[i].w, a.param[i].n, a.param[i].name);
+        }
+        assert_int_equal(model_train_prepare(lent, TRAIN_FULL, &err), ST_INVALID);
+        free(values);
+        model_free(whole);
+        model_free(lent);
+    }
+}
+
 /* Full training changes float32 values; the packed ones must follow. */
 static void test_repack(void **state) {
     (void)state;
@@ -322,8 +372,9 @@ static void test_choice(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_forward), cmocka_unit_test(test_gradients), cmocka_unit_test(test_repack),
-        cmocka_unit_test(test_frozen),      cmocka_unit_test(test_put),       cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_one_forward), cmocka_unit_test(test_gradients), cmocka_unit_test(test_lent),
+        cmocka_unit_test(test_repack),      cmocka_unit_test(test_frozen),    cmocka_unit_test(test_put),
+        cmocka_unit_test(test_choice),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

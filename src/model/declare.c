@@ -137,6 +137,14 @@ static void hand_out(struct model *m, struct carve *slab) {
     }
 }
 
+static void place_params(struct model *m) {
+    for (int i = 0; i < m->n_param; i++) {
+        const struct param_place *at = &m->place[i];
+        float *const base = at->vector ? *at->vector : at->in->w;
+        m->param[i].w = base ? base + at->row * (at->vector ? 1 : at->in->K) : NULL;
+    }
+}
+
 enum status declared_lay_out(struct model *m, struct err *e) {
     struct carve slab = {0};
     int64_t cap = 0;
@@ -146,12 +154,63 @@ enum status declared_lay_out(struct model *m, struct err *e) {
     m->be->mem_zero(m->be, m->w, (size_t)m->n_w * sizeof(float)); /* the gaps between tensors */
     slab = (struct carve){.base = m->w};
     hand_out(m, &slab);
-    for (int i = 0; i < m->n_param; i++) {
-        const struct param_place *at = &m->place[i];
-        float *const base = at->vector ? *at->vector : at->in->w;
-        m->param[i].w = base ? base + at->row * (at->vector ? 1 : at->in->K) : NULL;
-    }
+    place_params(m);
     return ST_OK;
+}
+
+/* ---- lent ---------------------------------------------------------------------------------------------------------*/
+
+/* Whether passes read the float32 values, and not only a packed copy. */
+static bool kept(const struct model *m, const struct stored *s) {
+    return s->vector || !s->multiplied || s->exact || s->matrix->dt == DT_F32 || s->matrix == model_table(m);
+}
+
+enum status declared_lend(struct model *m, struct err *e) {
+    struct carve room = {0};
+    int64_t cap = 0;
+    for (int i = 0; i < m->n_stored; i++)
+        if (kept(m, &m->stored[i])) carve(&room, m->stored[i].n);
+    TRY(space_grow(m, &m->keep, &cap, room.used, "the weights that stay in float32", e));
+    room = (struct carve){.base = m->keep};
+    m->kept = xcalloc((size_t)m->n_stored, sizeof *m->kept);
+    for (int i = 0; i < m->n_param; i++) m->param[i].g = m->param[i].w;
+    for (int i = 0; i < m->n_stored; i++) {
+        const struct stored *s = &m->stored[i];
+        float **const at = s->vector ? s->vector : &s->matrix->w;
+        if (!kept(m, s) || !*at) continue;
+        float *const to = carve(&room, s->n);
+        m->kept[m->n_kept++] = (struct kept_values){to - m->keep, *at - m->w, s->n};
+        *at = to;
+    }
+    m->g = m->w;
+    place_params(m);
+    model_values_in(m);
+    return ST_OK;
+}
+
+static void copy_kept(struct model *m, bool in) {
+    for (int i = 0; i < m->n_kept; i++) {
+        const struct kept_values *k = &m->kept[i];
+        float *const value = m->keep + k->at, *const slab = m->g + k->of_g;
+        m->be->mem_copy(m->be, in ? value : slab, in ? slab : value, (size_t)k->n * sizeof(float));
+    }
+}
+
+void model_values_out(struct model *m) { copy_kept(m, false); }
+
+void model_values_in(struct model *m) { copy_kept(m, true); }
+
+float *lent_grad(const struct model *m, const float *w) {
+    int low = 0, high = m->n_kept; /* the last piece that does not begin behind w */
+    if (w < m->keep || w >= m->keep + m->kept[high - 1].at + m->kept[high - 1].n) return (float *)(uintptr_t)w;
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (m->keep + m->kept[middle].at <= w)
+            low = middle;
+        else
+            high = middle;
+    }
+    return m->g + m->kept[low].of_g + (w - m->keep - m->kept[low].at);
 }
 
 void declared_pack(struct model *m) {
@@ -165,4 +224,5 @@ void declared_free(struct model *m) {
     free(m->stored);
     free(m->param);
     free(m->place);
+    free(m->kept);
 }

@@ -39,6 +39,8 @@ int64_t declared_held_bytes(const struct model *m);
 enum status declared_choose(struct model *m, const struct st_file *f, bool decoded, struct err *e) MUST_USE;
 /* Takes the slab, once the formats of the matrices are chosen, and fills in all places. */
 enum status declared_lay_out(struct model *m, struct err *e) MUST_USE;
+/* Lends the base out (TRAIN_FULL_LENT). ST_MEMORY: what is kept does not fit beside it. */
+enum status declared_lend(struct model *m, struct err *e) MUST_USE;
 /* Makes the packed copies that products read, of the matrices that have float32 values. */
 void declared_pack(struct model *m);
 void declared_free(struct model *m);

@@ -42,8 +42,11 @@ static bool say(struct model *m, const float *x, int64_t n, char *buf, size_t by
 
 static bool bad_weight(struct model *m, int adapter, char *buf, size_t bytes) {
     const struct adapter *ad = adapter_of(m, adapter);
-    for (int i = 0; i < m->n_param; i++)
-        if (say(m, m->param[i].w, m->param[i].n, buf, bytes, "weight ", m->param[i].name)) return true;
+    for (int i = 0; i < m->n_param; i++) {
+        const struct param *p = &m->param[i];
+        if (p->w == p->g) continue; /* a gradient lies there by now (TRAIN_FULL_LENT), or nothing does */
+        if (say(m, p->w, p->n, buf, bytes, "weight ", p->name)) return true;
+    }
     for (int i = 0; ad && i < ad->n_param; i++)
         if (say(m, ad->param[i].w, ad->param[i].n, buf, bytes, "weight ", ad->param[i].name)) return true;
     return false;

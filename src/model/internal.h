@@ -219,14 +219,22 @@ struct stored {
     bool exact;      /* true: it is held in float32 whatever the model's dtype is */
 };
 
+/* Floats of a lent base that passes read in float32: where they lie, and where the gradients of as many lie. */
+struct kept_values {
+    int64_t at, of_g, n;
+};
+
 struct model {
     struct model_config cfg;
     char *name;         /* for adapters saved from it, or NULL */
     json_t *config;     /* the whole config.json */
     struct backend *be; /* borrowed; every float * below is its memory */
     struct arena names;
-    float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training */
+    float *w, *g; /* all base parameters and their gradients, one slab each; g NULL until full training, w if lent */
     int64_t n_w;
+    float *keep;              /* of a lent base, what it keeps; NULL: it is not lent */
+    struct kept_values *kept; /* [n_kept], in the order of both memories */
+    int n_kept;
     enum dtype dt;                      /* of the products with base matrices */
     enum dtype act;                     /* of activations, where tensor/ops.h leaves a choice */
     bool empty;                         /* as in model_options */
@@ -339,9 +347,10 @@ void lora_a_grad(struct model *m, int layer, enum lora_input input, struct tenso
 void lora_dx(struct model *m, int layer, enum lora_input input, struct tensor dx, struct tensor dy,
              const struct weight *w, void *dt);
 /* lora_experts.c: the same in a mixture of experts. The rows of y, x, dy and dx lie by expert, as r says; `at` is
- * scratch. */
-void lora_experts_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input,
-                          const struct routing *r, struct expert_places at, struct tensor y, struct tensor x, void *xa);
+ * scratch. lora_experts_linear: y = x W^T of the base's matrices, and what LoRA adds. */
+void lora_experts_linear(struct model *m, const struct lora_runs *l, int layer, enum lora_input input,
+                         const struct routing *r, struct expert_places at, struct tensor y, struct tensor x,
+                         const struct weight *w, void *xa);
 void lora_experts_backward(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor dy,
                            void *xa, void *dt);
 void lora_experts_a_grad(struct model *m, int layer, enum lora_input input, const struct routing *r, struct tensor x,
@@ -417,9 +426,12 @@ static inline int64_t head_rank(const struct model *m, const struct adapter *ad)
     return has_head(ad) ? ad->at[m->cfg.L * LORA_SITES + MODULE_HEAD].rank : 0;
 }
 
+/* Where the gradient of a weight of a lent base lies. */
+float *lent_grad(const struct model *m, const float *w);
 /* Where the gradient of a weight lies, of the base or of LoRA; NULL: the last batch does not train it. */
 static inline float *grad_of(const struct model *m, const float *w) {
-    return m->ts.full && w ? m->g + (w - m->w) : NULL;
+    if (!m->ts.full || !w) return NULL;
+    return m->keep ? lent_grad(m, w) : m->g + (w - m->w);
 }
 static inline float *lora_grad_of(const struct model *m, const float *w) {
     const struct train_space *t = &m->ts;

@@ -56,7 +56,6 @@ static void moe_forward(struct model *m, int i, struct pass *p, const struct lay
     const struct moe_weights *w = &m->layer[i].moe;
     const int64_t T = p->T, P = pairs_of(m, T), D = c->D, F = c->moe_F, E = c->E;
     const struct routing r = routing_in(a->routing, T, E, c->top_k);
-    const struct expert_places all = routing_places(&r);
     struct tensor h = act_full(m, p->h, T, D), logits = tensor_full(a->router, T, E);
     struct tensor hp = act_full(m, p->moe_x, P, D), o = tensor_full(p->moe_x, P, D); /* hp has been read before o is */
     struct tensor gu = act_full(m, a->moe_gu, P, 2 * F), act = act_full(m, p->moe_a, P, F);
@@ -70,14 +69,12 @@ static void moe_forward(struct model *m, int i, struct pass *p, const struct lay
     if (out && !again && lora_none(&p->lora, i, LORA_OF_H2)) {
         fused_expert_gates(be, act, gu, hp, h, w->wgu, &r);
     } else {
-        ops->gather(be, hp, h, &r);
-        ops->linear(be, gu, hp, w->wgu, E, all, 1, false);
-        lora_experts_forward(m, &p->lora, i, LORA_OF_H2, &r, p->places, gu, hp, xa_of(p, a, LORA_OF_H2));
+        ops->gather(be, hp, h, &r, false);
+        lora_experts_linear(m, &p->lora, i, LORA_OF_H2, &r, p->places, gu, hp, w->wgu, xa_of(p, a, LORA_OF_H2));
         if (!out) return;
         be->swiglu(be, act, gu);
     }
-    ops->linear(be, o, act, w->wd, E, all, 1, false);
-    lora_experts_forward(m, &p->lora, i, LORA_OF_ACT, &r, p->places, o, act, xa_of(p, a, LORA_OF_ACT));
+    lora_experts_linear(m, &p->lora, i, LORA_OF_ACT, &r, p->places, o, act, w->wd, xa_of(p, a, LORA_OF_ACT));
     ops->combine(be, tensor_full(out, T, D), tensor_full(x, T, D), o, &r, true);
 }
 
@@ -102,28 +99,29 @@ static void moe_backward(struct model *m, int i, const struct layer_acts *a, con
     void *const dt = ts->p.xa;
     struct tensor h = act_full(m, ts->p.h, T, D), dh = layer_dh(m), hp = act_full(m, ts->p.moe_x, P, D);
     struct tensor gu = act_full(m, a->moe_gu, P, 2 * F), act = act_full(m, ts->p.moe_a, P, F);
-    struct tensor dy = tensor_full(ts->moe_dy, P, D), da = act_full(m, ts->moe_da, P, F);
+    struct tensor dy = act_full(m, ts->moe_dy, P, D), dhp = tensor_full(ts->moe_dy, P, D); /* dy has been read first */
+    struct tensor da = act_full(m, ts->moe_da, P, F);
     struct tensor dgu = act_full(m, ts->moe_dgu, P, 2 * F);
     struct tensor logits = tensor_full(a->router, T, E), dlogits = tensor_full(ts->d_router, T, E);
 
-    ops->gather(be, dy, dx, &r);
+    ops->gather(be, dy, dx, &r, false);
     lora_experts_backward(m, i, LORA_OF_ACT, &r, dy, NULL, dt);
     lora_experts_dx(m, i, LORA_OF_ACT, &r, da, dy, w->wd, dt);
     be->swiglu(be, act, gu);
     ops->dot(be, ts->d_weight, da, act, &r);
     ops->scale(be, da, &r);
-    ops->scale(be, dy, &r);
+    ops->gather(be, dy, dx, &r, true);
     be->swiglu_grad(be, dgu, da, gu);
     experts_dw(m, w->wd, dy, act, &r);
     lora_experts_backward(m, i, LORA_OF_ACT, &r, dy, a->xa[LORA_OF_ACT], dt);
     lora_experts_a_grad(m, i, LORA_OF_ACT, &r, act, dt);
     lora_experts_backward(m, i, LORA_OF_H2, &r, dgu, a->xa[LORA_OF_H2], dt);
-    lora_experts_dx(m, i, LORA_OF_H2, &r, dy, dgu, w->wgu, dt); /* dy is the gradient at the rows of h now */
-    ops->combine(be, dh, (struct tensor){0}, dy, &r, false);
+    lora_experts_dx(m, i, LORA_OF_H2, &r, dhp, dgu, w->wgu, dt);
+    ops->combine(be, dh, (struct tensor){0}, dhp, &r, false);
     ops->route_grad(be, dlogits, &r, ts->d_weight, logits, c->norm_topk);
     be->linear_dx(be, dh, dlogits, &w->router, true);
     layer_norm_backward(m, dx, h, dh, tensor_full((float *)x, T, D), w->ln);
-    ops->gather(be, hp, h, &r);
+    ops->gather(be, hp, h, &r, false);
     experts_dw(m, w->wgu, dgu, hp, &r);
     lora_experts_a_grad(m, i, LORA_OF_H2, &r, hp, dt);
     layer_dw(m, &w->router, dlogits, h);

@@ -2,10 +2,23 @@
  * by adapter's runs within one, since the rows of an expert keep their order. */
 #include "model/layer.h"
 
-void lora_experts_forward(struct model *m, const struct lora_runs *l, int layer, enum lora_input input,
-                          const struct routing *r, struct expert_places at, struct tensor y, struct tensor x,
-                          void *xa) {
+void lora_experts_linear(struct model *m, const struct lora_runs *l, int layer, enum lora_input input,
+                         const struct routing *r, struct expert_places at, struct tensor y, struct tensor x,
+                         const struct weight *w, void *xa) {
     const struct expert_ops *ops = m->be->experts;
+    const struct lora_rows *only = l->n == 1 && l->run[0].row == 0 && l->run[0].n == r->T ? &l->run[0] : NULL;
+    int groups = 0;
+    const struct lora_group *one = only ? lora_groups(&only->adapter->layer[layer], input, &groups) : NULL;
+    if (groups == 1) { /* one adapter has all rows */
+        const struct lora *of = &only->adapter->layer[layer];
+        struct lora_site_args site[LORA_SITES_MAX];
+        const int sites = lora_sites(m, of, one, input, y, site);
+        const struct tensor t = lora_xa(m, of, one, input, xa, x.rows);
+        ops->linear(m->be, t, x, one->a, r->E, routing_places(r), one->scale, false);
+        fused_expert_lora(m->be, y, x, w, r, t, site, sites, false);
+        return;
+    }
+    ops->linear(m->be, y, x, w, r->E, routing_places(r), 1, false);
     for (int i = 0; i < l->n; i++) {
         const struct lora_rows *run = &l->run[i];
         const struct lora *of = &run->adapter->layer[layer];
@@ -69,6 +82,11 @@ void lora_experts_dx(struct model *m, int layer, enum lora_input input, const st
     const struct expert_places all = routing_places(r);
     int n = 0;
     const struct lora_group *g = l ? lora_groups(l, input, &n) : NULL;
+    if (n == 1) {
+        const struct lora_site_args site = {g->a, dx};
+        fused_expert_lora(m->be, dx, dy, w, r, lora_xa(m, l, g, input, dt, dx.rows), &site, 1, true);
+        return;
+    }
     ops->linear_dx(m->be, dx, dy, w, r->E, all, 1, false);
     for (int k = 0; k < n; k++)
         ops->linear_dx(m->be, dx, lora_xa(m, l, &g[k], input, dt, dx.rows), g[k].a, r->E, all, 1, true);

@@ -499,7 +499,8 @@ void model_free(struct model *m) {
     train_space_free(m);
     step_space_free(m);
     be->mem_free(be, m->w);
-    be->mem_free(be, m->g);
+    if (!m->keep) be->mem_free(be, m->g);
+    be->mem_free(be, m->keep);
     be->mem_free(be, m->rope);
     for (int i = 0; m->layer && i < m->cfg.L; i++) {
         free(m->layer[i].moe.wgu);
@@ -597,7 +598,7 @@ void model_params_changed(struct model *m) {
 
 void model_limit_activations(struct model *m, int64_t bytes) { m->activation_memory = bytes; }
 
-static enum status prepare_base(struct model *m, struct err *e) {
+static enum status prepare_base(struct model *m, bool lent, struct err *e) {
     if (m->codes != FORMAT_F32)
         return FAIL(e, ST_INVALID, "training all parameters was asked for, but the model is held in %s",
                     format_of(m->codes)->name);
@@ -606,6 +607,8 @@ static enum status prepare_base(struct model *m, struct err *e) {
                     "training all parameters was asked for, but the model was opened frozen in bf16, without the "
                     "float32 values that training changes");
     int64_t cap = 0;
+    if (lent) return m->keep ? ST_OK : declared_lend(m, e);
+    if (m->keep) return FAIL(e, ST_INVALID, "training all parameters was asked for, but their values are lent out");
     if (!m->g) TRY(space_grow(m, &m->g, &cap, m->n_w, "the gradients", e));
     return ST_OK;
 }
@@ -613,13 +616,15 @@ static enum status prepare_base(struct model *m, struct err *e) {
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) {
     if (what == TRAIN_LORA && !adapter_of(m, ADAPTER_OWN))
         return FAIL(e, ST_INVALID, "training LoRA was asked for, but the model has no LoRA weights");
-    if (what == TRAIN_FULL) TRY(prepare_base(m, e));
+    const bool lent = what == TRAIN_FULL_LENT;
+    if (what == TRAIN_FULL || lent) TRY(prepare_base(m, lent, e));
     if (what == TRAIN_LORA)
         TRY(model_adapter_prepare(m, ADAPTER_OWN, e));
     else
         model_adapter_release(m, ADAPTER_OWN);
-    m->full = what == TRAIN_FULL;
+    m->full = what == TRAIN_FULL || lent;
     m->ts.T = -1;
+    if (lent) return ST_OK;
     for (int i = 0; i < m->n_param; i++) m->param[i].g = m->full ? m->g + (m->param[i].w - m->w) : NULL;
     model_zero_grad(m);
     return ST_OK;

@@ -100,10 +100,14 @@ int64_t model_activation_bytes(struct model *m, int64_t T, int64_t N, int shared
 /* Writes config.json and model.safetensors (dtype "bf16" or "f32"); a loaded config.json keeps its other keys. */
 enum status model_save(const struct model *m, const char *dir, const char *dtype, struct err *e) MUST_USE;
 
-enum train_what { TRAIN_NOTHING, TRAIN_LORA, TRAIN_FULL };
+enum train_what { TRAIN_NOTHING, TRAIN_LORA, TRAIN_FULL, TRAIN_FULL_LENT };
 /* Allocates gradients (and nothing else) for the own adapter or for the base, and gives up those of the other one;
  * other adapters are prepared one by one (model_adapter_prepare). ST_INVALID: there is no own
- * adapter, or the base was opened frozen and holds no float32 values to train. */
+ * adapter, or the base was opened frozen and holds no float32 values to train.
+ * TRAIN_FULL_LENT is for who keeps the float32 values elsewhere, such as a slice of them on each rank. It takes no
+ * memory for gradients: these overwrite the values. What passes read of the values (vectors, the table of embeddings, a
+ * router) moves aside, and products read their packed copies. So w of any other parameter holds its value only until
+ * the next backward pass, and model_params_changed may be called only while it does. A model stays lent. */
 enum status model_train_prepare(struct model *m, enum train_what what, struct err *e) MUST_USE;
 /* Another activation_memory (model_options) from the next forward on. */
 void model_limit_activations(struct model *m, int64_t bytes);
@@ -131,6 +135,10 @@ void model_grad_put(struct model *m, const struct param *p, const float *g_host)
 enum status model_params_load(struct model *m, const char *path, struct err *e) MUST_USE;
 /* Must be called after parameters of the base or of the own adapter changed, so that packed copies follow. */
 void model_params_changed(struct model *m);
+/* Of a lent base: the values that moved aside are copied to the slab of gradients, which has all values then, if it had
+ * the others; or back from it. */
+void model_values_out(struct model *m);
+void model_values_in(struct model *m);
 
 /* ---- training pass: packed segments -------------------------------------------------------------------------------
  * A batch is a list of segments laid end to end over T rows. A segment continues the segment `prefix` (-1: none): its

@@ -317,8 +317,9 @@ static void expert_rows_of(struct backend *be, struct expert_places at, const st
                            int64_t n) {
     (void)be, (void)at, (void)r, (void)row, (void)n;
 }
-static void expert_gather(struct backend *be, struct tensor y, struct tensor x, const struct routing *r) {
-    (void)be, (void)y, (void)x, (void)r;
+static void expert_gather(struct backend *be, struct tensor y, struct tensor x, const struct routing *r,
+                          bool weighted) {
+    (void)be, (void)y, (void)x, (void)r, (void)weighted;
 }
 static void expert_product(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, int64_t E,
                            struct expert_places at, float scale, bool accumulate) {

@@ -15,7 +15,7 @@
  * the weights and c = sum_j dweight_j w_j (j ascending), it is w_e (dweight_e - c) for the chosen, else 0. Otherwise it
  * is p_e (dweight_e - c) with c = sum_j dweight_j p_j, and dweight_e is 0 for those that were not chosen.
  * - rows_of: the places whose rows are in [row, row + n), for each expert.
- * - gather: y[place] = x[row of the place].
+ * - gather: y[place] = x[row of the place], where weighted times weight[pair]; rounded where y alone is in bfloat16.
  * - linear: for each expert e, rows lo[e] to hi[e] of y are scale (x W^T) with w[e]: a product, and then one
  *   multiplication. Where it accumulates, the product begins at y, and scale is 1. Other rows stay as they are. A row's
  *   bits depend on that row and on w[e] alone. They are those of the backend's linear, but for bfloat16 on a GPU with
@@ -24,6 +24,9 @@
  * - gates: y = swiglu of linear of gather of x, in bfloat16, with the bits of the three; xp and gu, which have room for
  *   what gather and linear give, are undefined afterwards. NULL, or false:
  *   the backend does not do this in one, and nothing has been done.
+ * - linear_lora: linear with w over all places (back: linear_dx), and then, for each of n sites, whose outputs are
+ *   columns of y, the same with the site's b of each expert, added to it: site s reads columns [s R, (s + 1) R) of t, R
+ *   being what its b takes. The bits are those of the products one after the other. NULL, or false: as for gates.
  * - linear_dw: linear_dw over the places of each expert, into dw + e * stride.
  * - combine: y[t] begins at z[t] (z.data NULL: at 0; y may be z). Then, j ascending, y = fma(weight_j, o[place], y), or
  *   without weights y = y + o[place].
@@ -55,11 +58,13 @@ struct expert_ops {
     void (*route_grad)(struct backend *be, struct tensor dlogits, const struct routing *r, const float *dweight,
                        struct tensor logits, bool normalised);
     void (*rows_of)(struct backend *be, struct expert_places at, const struct routing *r, int64_t row, int64_t n);
-    void (*gather)(struct backend *be, struct tensor y, struct tensor x, const struct routing *r);
+    void (*gather)(struct backend *be, struct tensor y, struct tensor x, const struct routing *r, bool weighted);
     void (*linear)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w, int64_t E,
                    struct expert_places at, float scale, bool accumulate);
     bool (*gates)(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
                   const struct weight *w, const struct routing *r);
+    bool (*linear_lora)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w,
+                        const struct routing *r, struct tensor t, const struct lora_site_args *site, int n, bool back);
     void (*linear_dx)(struct backend *be, struct tensor dx, struct tensor dy, const struct weight *w, int64_t E,
                       struct expert_places at, float scale, bool accumulate);
     /* dt: of the weights whose gradients these are. */

@@ -24,9 +24,21 @@ void fused_expert_gates(struct backend *be, struct tensor y, struct tensor gu, s
                         const struct weight *w, const struct routing *r) {
     const struct expert_ops *ops = be->experts;
     if (ops->gates && ops->gates(be, y, gu, xp, x, w, r)) return;
-    ops->gather(be, xp, x, r);
+    ops->gather(be, xp, x, r, false);
     ops->linear(be, gu, xp, w, r->E, routing_places(r), 1, false);
     be->swiglu(be, y, gu);
+}
+
+void fused_expert_lora(struct backend *be, struct tensor y, struct tensor x, const struct weight *w,
+                       const struct routing *r, struct tensor t, const struct lora_site_args *site, int n, bool back) {
+    const struct expert_ops *ops = be->experts;
+    const struct expert_places all = routing_places(r);
+    if (ops->linear_lora && ops->linear_lora(be, y, x, w, r, t, site, n, back)) return;
+    (back ? ops->linear_dx : ops->linear)(be, y, x, w, r->E, all, 1, false);
+    for (int s = 0; s < n; s++) {
+        const int64_t R = back ? site[s].b->N : site[s].b->K;
+        (back ? ops->linear_dx : ops->linear)(be, site[s].y, tensor_cols(t, s * R, R), site[s].b, r->E, all, 1, true);
+    }
 }
 
 void fused_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, struct tensor k, struct tensor v,

@@ -15,6 +15,9 @@ void fused_linear_swiglu(struct backend *be, struct tensor y, struct tensor gu, 
  * product, are undefined afterwards. */
 void fused_expert_gates(struct backend *be, struct tensor y, struct tensor gu, struct tensor xp, struct tensor x,
                         const struct weight *w, const struct routing *r);
+/* linear_lora of tensor/experts.h. */
+void fused_expert_lora(struct backend *be, struct tensor y, struct tensor x, const struct weight *w,
+                       const struct routing *r, struct tensor t, const struct lora_site_args *site, int n, bool back);
 /* rope into qk, then kv_write of k and v, which are columns of qk or qkv. What of qk holds keys and values is undefined
  * afterwards. */
 void fused_rope_kv(struct backend *be, struct tensor qk, struct tensor qkv, struct tensor k, struct tensor v,

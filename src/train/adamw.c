@@ -77,6 +77,33 @@ enum status adamw_create(struct backend *be, const struct param *p, int n_params
     return ST_OK;
 }
 
+enum status adamw_create_part(struct backend *be, int n_params, const float *g, int64_t at, int64_t n,
+                              const struct adamw_parts *parts, struct adamw **out, struct err *e) {
+    *out = NULL;
+    const int64_t room = padded(n), bytes = 3 * room * (int64_t)sizeof(float), have = be->mem_available(be);
+    float *slab = bytes < have ? be->mem_alloc(be, (size_t)i64_max(bytes, 1)) : NULL;
+    if (!slab)
+        return FAIL(e, ST_MEMORY,
+                    "a part of the weights and the optimizer's moments needs %.2f GB, of which %.2f GB "
+                    "are free",
+                    (double)bytes * 1e-9, (double)have * 1e-9);
+    be->mem_zero(be, slab, (size_t)bytes);
+    struct adamw *a = *out = xcalloc(1, sizeof *a);
+    *a = (struct adamw){.be = be,
+                        .slab = slab,
+                        .n_params = n_params,
+                        .part_w = slab,
+                        .part_m = slab + room,
+                        .part_v = slab + 2 * room,
+                        .part_at = at,
+                        .part_n = n,
+                        .part_g = g,
+                        .parts = *parts};
+    a->order = xcalloc((size_t)n_params + 1, sizeof *a->order);
+    for (int i = 0; i < n_params; i++) a->order[i] = i;
+    return ST_OK;
+}
+
 void adamw_free(struct adamw *a) {
     if (!a) return;
     a->be->mem_free(a->be, a->slab);
@@ -98,6 +125,30 @@ static bool follows(const struct adamw *a, const struct param *p, int i, int64_t
            (uintptr_t)a->m[j] - (uintptr_t)a->m[i] == to - from && (uintptr_t)a->v[j] - (uintptr_t)a->v[i] == to - from;
 }
 
+/* What of parameter i the part has: n elements from *from on. */
+static int64_t part_of(const struct adamw *a, const struct param *p, int64_t *from) {
+    const int64_t at = p->g - a->part_g, begin = i64_max(at, a->part_at),
+                  end = i64_min(at + p->n, a->part_at + a->part_n);
+    *from = begin - at;
+    return i64_max(0, end - begin);
+}
+
+float *adamw_part(const struct adamw *a, const struct param *p, int kind, int64_t *from, int64_t *n) {
+    *n = part_of(a, p, from);
+    return (kind ? a->part_v : a->part_m) + (*n > 0 ? p->g - a->part_g + *from - a->part_at : 0);
+}
+
+static void step_part(struct adamw *a, const struct param *p, const struct adamw_args *x) {
+    int64_t from;
+    const int64_t n = part_of(a, p, &from), at = p->g - a->part_g + from - a->part_at;
+    if (n > 0) a->be->adamw(a->be, a->part_w + at, a->part_m + at, a->part_v + at, p->g + from, n, x);
+}
+
+/* The n elements from parameter i on. */
+static void step_whole(struct adamw *a, const struct param *p, int i, int64_t n, const struct adamw_args *x) {
+    a->be->adamw(a->be, p[i].w, a->m[i], a->v[i], p[i].g, n, x);
+}
+
 void adamw_step(struct adamw *a, const struct param *p, int n_params, const struct adamw_config *c, double grad_scale,
                 bool decay_all) {
     ASSERT(n_params == a->n_params);
@@ -107,7 +158,7 @@ void adamw_step(struct adamw *a, const struct param *p, int n_params, const stru
         const int i = a->order[at];
         const bool decays = decays_of(&p[i], c, decay_all);
         int64_t n = p[i].n;
-        for (end = at + 1; end < n_params; end++) {
+        for (end = at + 1; end < n_params && !a->part_g; end++) {
             const int j = a->order[end];
             if (decays_of(&p[j], c, decay_all) != decays || !follows(a, p, i, n, j)) break;
             n = p[j].w - p[i].w + p[j].n;
@@ -119,7 +170,10 @@ void adamw_step(struct adamw *a, const struct param *p, int n_params, const stru
                                      .decay = decays ? (float)(1 - c->learning_rate * c->weight_decay) : 1,
                                      .step_size = (float)(c->learning_rate / bias1),
                                      .inv_sqrt_bias2 = (float)(1 / sqrt(bias2))};
-        a->be->adamw(a->be, p[i].w, a->m[i], a->v[i], p[i].g, n, &x);
+        if (a->part_g)
+            step_part(a, &p[i], &x);
+        else
+            step_whole(a, p, i, n, &x);
     }
 }
 
@@ -133,9 +187,18 @@ struct moment_fetch {
 static enum status fetch_moment(void *ctx, size_t i, const void **data, struct err *e) {
     const struct moment_fetch *x = ctx;
     struct backend *be = x->a->be;
-    be->mem_get(be, x->host, i % 2 ? x->a->v[i / 2] : x->a->m[i / 2], (size_t)x->p[i / 2].n * sizeof(float));
     *data = x->host;
+    if (x->a->part_g) return x->a->parts.get(x->a->parts.ctx, (int)(i / 2), i % 2, x->host, e);
+    be->mem_get(be, x->host, i % 2 ? x->a->v[i / 2] : x->a->m[i / 2], (size_t)x->p[i / 2].n * sizeof(float));
     return be->sync(be, e); /* a file must not hold what a failed transfer left */
+}
+
+/* All parts are through, however far this one has come; the first error counts. */
+static enum status parts_end(const struct adamw *a, enum status st, struct err *e) {
+    struct err later;
+    if (!a->part_g) return st;
+    const enum status end = a->parts.end(a->parts.ctx, st == ST_OK ? e : &later);
+    return st == ST_OK ? end : st;
 }
 
 enum status adamw_save(const struct adamw *a, const struct param *p, const char *path, struct err *e) {
@@ -154,7 +217,11 @@ enum status adamw_save(const struct adamw *a, const struct param *p, const char 
     const char *metadata[] = {"step", arena_printf(&arena, "%lld", (long long)a->step), NULL};
     CLEANUP_FREE float *host = xmalloc((size_t)largest(p, a->n_params) * sizeof *host);
     struct moment_fetch x = {a, p, host};
-    enum status st = st_write_fetched(path, entries, 2 * n, metadata, fetch_moment, &x, e);
+    enum status st = a->part_g ? a->parts.begin(a->parts.ctx, false, e) : ST_OK;
+    if (st == ST_OK) {
+        st = st_write_fetched(path, entries, 2 * n, metadata, fetch_moment, &x, e);
+        st = parts_end(a, st, e);
+    }
     arena_free(&arena);
     return st;
 }
@@ -169,6 +236,8 @@ enum status adamw_load(struct adamw *a, const struct param *p, int n_params, con
         st = FAIL(e, ST_PARSE, "%s: metadata \"step\": expected a number of updates", path);
     CLEANUP_FREE float *host = xmalloc((size_t)largest(p, n_params) * sizeof *host);
     struct backend *be = a->be;
+    const bool begun = st == ST_OK && a->part_g;
+    if (begun) st = a->parts.begin(a->parts.ctx, true, e);
     for (int i = 0; st == ST_OK && i < n_params; i++)
         for (int k = 0; st == ST_OK && k < 2; k++) {
             char name[512];
@@ -177,8 +246,12 @@ enum status adamw_load(struct adamw *a, const struct param *p, int n_params, con
             st = st_get(&f, name, p[i].nd, p[i].dim, &t, e);
             if (st == ST_OK) st = st_check_finite(t, e);
             if (st == ST_OK) st = st_read_f32(t, host, e);
-            if (st == ST_OK) be->mem_put(be, k ? a->v[i] : a->m[i], host, (size_t)p[i].n * sizeof(float));
+            if (st == ST_OK && a->part_g)
+                st = a->parts.put(a->parts.ctx, i, k, host, e);
+            else if (st == ST_OK)
+                be->mem_put(be, k ? a->v[i] : a->m[i], host, (size_t)p[i].n * sizeof(float));
         }
+    if (begun) st = parts_end(a, st, e);
     st_close(&f);
     return st == ST_OK ? be->sync(be, e) : st;
 }

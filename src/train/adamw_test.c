@@ -283,12 +283,110 @@ static void wrong_files_are_refused(void **state) {
     adamw_free(a);
 }
 
+/* Three parts, whose borders lie inside of parameters and in a gap, beside the whole: weights after some steps, the
+ * file, and what another cut reads of it. */
+enum { PARTS = 3, SLAB = ROWS * COLS + 10 + GAIN + 3 };
+static float slab_w[SLAB], slab_g[SLAB];
+static struct param in_slab[] = {
+    {.name = "layer.weight", .w = slab_w, .g = slab_g, .n = ROWS * COLS, .nd = 2, .dim = {ROWS, COLS}},
+    {.name = "norm.weight",
+     .w = slab_w + ROWS * COLS + 10,
+     .g = slab_g + ROWS * COLS + 10,
+     .n = GAIN,
+     .nd = 1,
+     .dim = {GAIN}},
+};
+static struct adamw *part[PARTS];
+static int begun, asked; /* begins without an end; arrays so far */
+
+static enum status parts_begin(void *ctx, bool reading, struct err *e) {
+    (void)ctx, (void)reading, (void)e;
+    begun++;
+    asked = 0;
+    return ST_OK;
+}
+static enum status parts_move(int i, int kind, float *host, bool put) {
+    assert_int_equal(asked++, 2 * i + kind);
+    for (int k = 0; k < PARTS; k++) {
+        int64_t from, n;
+        float *const x = adamw_part(part[k], &in_slab[i], kind, &from, &n);
+        if (n > 0) memcpy(put ? x : host + from, put ? host + from : x, (size_t)n * sizeof *x);
+    }
+    return ST_OK;
+}
+static enum status parts_get(void *ctx, int i, int kind, float *host, struct err *e) {
+    (void)ctx, (void)e;
+    return parts_move(i, kind, host, false);
+}
+static enum status parts_put(void *ctx, int i, int kind, float *host, struct err *e) {
+    (void)ctx, (void)e;
+    return parts_move(i, kind, host, true);
+}
+static enum status parts_close(void *ctx, struct err *e) {
+    (void)ctx, (void)e;
+    begun--;
+    return ST_OK;
+}
+
+static void cut(const int64_t *border) {
+    const struct adamw_parts parts = {NULL, parts_begin, parts_get, parts_put, parts_close};
+    for (int k = 0; k < PARTS; k++) {
+        const int64_t at = border[k], n = border[k + 1] - at;
+        if (adamw_create_part(one, 2, slab_g, at, n, &parts, &part[k], &err) != ST_OK) fail_msg("%s", err.msg);
+        memcpy(part[k]->part_w, slab_w + at, (size_t)n * sizeof *slab_w);
+    }
+}
+
+static void same_weights(void) {
+    for (int k = 0; k < PARTS; k++)
+        assert_memory_equal(part[k]->part_w, slab_w + part[k]->part_at, (size_t)part[k]->part_n * sizeof *slab_w);
+}
+
+static void steps(struct adamw *whole, int from, int to) {
+    for (int t = from; t < to; t++) {
+        fill(300 + (uint64_t)t, false);
+        for (int i = 0; i < 2; i++) memcpy(in_slab[i].g, params[i].g, (size_t)params[i].n * sizeof(float));
+        for (int k = 0; k < PARTS; k++) adamw_step(part[k], in_slab, 2, &config, 0.7, false);
+        adamw_step(whole, in_slab, 2, &config, 0.7, false);
+        same_weights();
+    }
+}
+
+static void parts_make_the_whole(void **state) {
+    (void)state;
+    static const int64_t first[] = {0, 1024, ROWS * COLS + 4, SLAB}, second[] = {0, 0, ROWS * COLS + 20, SLAB};
+    fill(7, true);
+    for (int i = 0; i < 2; i++) memcpy(in_slab[i].w, params[i].w, (size_t)params[i].n * sizeof(float));
+    struct adamw *whole = create(one, in_slab, 2);
+    cut(first);
+    steps(whole, 0, 4);
+    assert_int_equal(adamw_save(whole, in_slab, in_dir("whole.safetensors"), &err), ST_OK);
+    assert_int_equal(adamw_save(part[0], in_slab, in_dir("parts.safetensors"), &err), ST_OK);
+    char *a, *b;
+    size_t n, m;
+    assert_int_equal(fs_read(in_dir("whole.safetensors"), 1 << 20, &a, &n, &err), ST_OK);
+    assert_int_equal(fs_read(in_dir("parts.safetensors"), 1 << 20, &b, &m, &err), ST_OK);
+    assert_true(n == m && memcmp(a, b, n) == 0);
+    free(a);
+    free(b);
+    for (int k = 0; k < PARTS; k++) adamw_free(part[k]);
+    cut(second);
+    assert_int_equal(adamw_load(part[0], in_slab, 2, in_dir("parts.safetensors"), &err), ST_OK);
+    for (int k = 1; k < PARTS; k++) part[k]->step = part[0]->step;
+    steps(whole, 4, 7);
+    assert_int_not_equal(adamw_load(part[0], in_slab, 2, in_dir("absent"), &err), ST_OK);
+    assert_int_not_equal(adamw_save(part[0], in_slab, in_dir("no/where"), &err), ST_OK);
+    assert_int_equal(begun, 0);
+    for (int k = 0; k < PARTS; k++) adamw_free(part[k]);
+    adamw_free(whole);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_double_reference), cmocka_unit_test(runs_in_a_slab),
         cmocka_unit_test(first_step_by_hand),       cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(too_large_is_refused),     cmocka_unit_test(save_and_load),
-        cmocka_unit_test(wrong_files_are_refused),
+        cmocka_unit_test(wrong_files_are_refused),  cmocka_unit_test(parts_make_the_whole),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

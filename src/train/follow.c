@@ -106,13 +106,19 @@ static enum status share(struct comm *c, struct backend *be, float *device, int6
     return be->sync(be, e);
 }
 
+/* Elements of the largest parameter. */
+static int64_t most(const struct trainer *t) {
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    int64_t n = 1;
+    for (int i = 0; i < set.n; i++) n = i64_max(n, set.param[i].n);
+    return n;
+}
+
 static enum status share_state(struct trainer *t, struct err *e) {
     const struct train_set set = model_train_set(t->model, t->adapter);
     struct backend *be = model_backend(t->model);
     struct comm *c = t->comm;
-    int64_t most = 1;
-    for (int i = 0; i < set.n; i++) most = i64_max(most, set.param[i].n);
-    CLEANUP_FREE float *host = xmalloc((size_t)most * sizeof *host);
+    CLEANUP_FREE float *host = xmalloc((size_t)most(t) * sizeof *host);
     for (int i = 0; i < set.n; i++) {
         const struct param *p = &set.param[i];
         model_param_get(t->model, p, host); /* also what is held in bf16 alone */
@@ -120,11 +126,16 @@ static enum status share_state(struct trainer *t, struct err *e) {
         TRY(c->bcast(c, 0, host, (size_t)p->n * sizeof *host, e));
         if (c->rank != 0) model_param_put(t->model, p, host);
         TRY(be->sync(be, e));
+        if (set.lent) continue; /* each rank got its part of the moments when they were loaded */
         TRY(share(c, be, t->opt->m[i], p->n, host, e));
         TRY(share(c, be, t->opt->v[i], p->n, host, e));
     }
     TRY(c->bcast(c, 0, &t->opt->step, sizeof t->opt->step, e));
     t->begun = false;
+    if (set.lent) {
+        model_values_out(t->model);
+        be->mem_copy(be, t->opt->part_w, set.g + t->opt->part_at, (size_t)t->opt->part_n * sizeof(float));
+    }
     if (c->rank == 0) return ST_OK;
     if (set.base)
         model_params_changed(t->model);
@@ -137,6 +148,118 @@ enum status train_share_state(struct trainer *t, struct err *e) {
     if (alone(t)) return ST_OK;
     TRY(command_give(t->comm, RANK_STATE, NULL, e));
     return comm_agree(t->comm, share_state(t, e), e);
+}
+
+/* ---- parts of the weights and moments -----------------------------------------------------------------------------*/
+
+enum status follow_gather_values(struct trainer *t, struct err *e) {
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    TRY(fold_gather(t->sum, t->opt->part_w, set.g, e));
+    model_values_in(t->model);
+    return ST_OK;
+}
+
+enum status train_gather_values(struct trainer *t, struct err *e) {
+    if (!model_train_set(t->model, t->adapter).lent) return ST_OK;
+    TRY(command_give(t->comm, RANK_VALUES, NULL, e));
+    return comm_agree(t->comm, follow_gather_values(t, e), e);
+}
+
+/* What rank r has of a parameter: elements [*from, *from + the result). */
+static int64_t part_of(const struct trainer *t, const struct param *p, int r, int64_t *from) {
+    const int64_t place = p->g - model_train_set(t->model, t->adapter).g;
+    int64_t at, n;
+    fold_slice(t->sum, r, &at, &n);
+    const int64_t begin = i64_max(place, at), end = i64_min(place + p->n, at + n);
+    *from = begin - place;
+    return i64_max(0, end - begin);
+}
+
+/* The moments of this kind of parameter i, n floats, meet on rank 0, in host. Every rank calls it. */
+static enum status collect(struct trainer *t, int i, int kind, float *host, struct err *e) {
+    const struct param *p = &model_train_set(t->model, t->adapter).param[i];
+    struct backend *be = model_backend(t->model);
+    struct comm *c = t->comm;
+    CLEANUP_FREE struct byte_span *out = xcalloc(2 * (size_t)c->size, sizeof *out);
+    struct byte_span *in = out + c->size;
+    int64_t from, n;
+    const float *moments = adamw_part(t->opt, p, kind, &from, &n);
+    CLEANUP_FREE float *mine = xmalloc((size_t)n * sizeof *mine + 1);
+    be->mem_get(be, mine, moments, (size_t)n * sizeof *mine);
+    TRY(be->sync(be, e)); /* a file must not hold what a failed transfer left */
+    out[0].n = (size_t)n * sizeof *mine;
+    for (int r = 0; r < c->size && c->rank == 0; r++) {
+        const int64_t length = part_of(t, p, r, &from);
+        in[r] = (struct byte_span){(size_t)i64_max(0, from) * sizeof *host, (size_t)length * sizeof *host};
+    }
+    return c->exchange(c, mine, out, host, in, e);
+}
+
+/* Each rank gets its part of what rank 0 has in host. */
+static enum status spread(struct trainer *t, int i, int kind, float *host, struct err *e) {
+    const struct param *p = &model_train_set(t->model, t->adapter).param[i];
+    struct backend *be = model_backend(t->model);
+    int64_t from, n;
+    float *moments = adamw_part(t->opt, p, kind, &from, &n);
+    TRY(t->comm->bcast(t->comm, 0, host, (size_t)p->n * sizeof *host, e));
+    if (n > 0) be->mem_put(be, moments, host + from, (size_t)n * sizeof *host);
+    return be->sync(be, e);
+}
+
+/* Rank 0's place in the file: arrays so far, of 2 for each parameter. */
+static enum status moments_begin(void *ctx, bool reading, struct err *e) {
+    struct trainer *t = ctx;
+    CLEANUP_STR struct str s = STR_INIT;
+    t->moments = 0;
+    t->reading = reading;
+    PACK(&s, reading);
+    return command_give(t->comm, RANK_MOMENTS, &s, e);
+}
+
+static enum status moments_get(void *ctx, int i, int kind, float *host, struct err *e) {
+    struct trainer *t = ctx;
+    ASSERT(t->moments == 2 * i + kind);
+    t->moments++;
+    return collect(t, i, kind, host, e);
+}
+
+static enum status moments_put(void *ctx, int i, int kind, float *host, struct err *e) {
+    struct trainer *t = ctx;
+    bool more = true;
+    ASSERT(t->moments == 2 * i + kind);
+    t->moments++;
+    TRY(t->comm->bcast(t->comm, 0, &more, sizeof more, e));
+    return spread(t, i, kind, host, e);
+}
+
+/* The other ranks wait for as many as there are: those of a file that could not be written are asked for all the same,
+ * and a file that could not be read ends with a word. */
+static enum status moments_end(void *ctx, struct err *e) {
+    struct trainer *t = ctx;
+    const int n = 2 * model_train_set(t->model, t->adapter).n;
+    bool more = false;
+    if (t->moments == n) return ST_OK;
+    if (t->reading) return t->comm->bcast(t->comm, 0, &more, sizeof more, e);
+    CLEANUP_FREE float *host = xmalloc((size_t)most(t) * sizeof *host);
+    for (; t->moments < n; t->moments++) TRY(collect(t, t->moments / 2, t->moments % 2, host, e));
+    return ST_OK;
+}
+
+struct adamw_parts follow_parts(struct trainer *t) {
+    return (struct adamw_parts){t, moments_begin, moments_get, moments_put, moments_end};
+}
+
+/* On another rank: all that rank 0 does between moments_begin and moments_end. */
+static enum status moments(struct trainer *t, struct unpack *u, struct err *e) {
+    const int n = 2 * model_train_set(t->model, t->adapter).n;
+    bool reading, more = true;
+    UNPACK(u, reading);
+    CLEANUP_FREE float *host = xmalloc((size_t)most(t) * sizeof *host);
+    for (int i = 0; i < n && more; i++) {
+        if (reading) TRY(t->comm->bcast(t->comm, 0, &more, sizeof more, e));
+        if (more) TRY(reading ? spread(t, i / 2, i % 2, host, e) : collect(t, i / 2, i % 2, host, e));
+    }
+    return ST_OK;
 }
 
 /* ---- the other ranks ----------------------------------------------------------------------------------------------*/
@@ -176,6 +299,8 @@ enum status train_follow(struct trainer *t, struct model *reference, enum rank_c
     case RANK_ACCUMULATE: return accumulate(t, &u, e);
     case RANK_STEP: return optimizer_step(t, &u, e);
     case RANK_STATE: return comm_agree(t->comm, share_state(t, e), e);
+    case RANK_VALUES: return comm_agree(t->comm, follow_gather_values(t, e), e);
+    case RANK_MOMENTS: return moments(t, &u, e);
     default: return FAIL(e, ST_LOST, "rank 0 gave command %d, which is none of training", (int)what);
     }
 }

@@ -12,6 +12,20 @@
 #include "train/audit.h"
 #include "train/follow.h"
 
+enum status trainer_prepare(const struct comm *c, struct model *m, bool lora, struct err *e) {
+    const bool lent = c->size > 1 && strcmp(model_dtype(m), "bf16") == 0;
+    return model_train_prepare(m, lora ? TRAIN_LORA : lent ? TRAIN_FULL_LENT : TRAIN_FULL, e);
+}
+
+static enum status open_moments(struct trainer *t, const struct train_set *s, struct err *e) {
+    struct backend *be = model_backend(t->model);
+    if (!s->lent) return adamw_create(be, s->param, s->n, &t->opt, e);
+    int64_t at, n;
+    const struct adamw_parts parts = follow_parts(t);
+    fold_slice(t->sum, t->comm->rank, &at, &n);
+    return adamw_create_part(be, s->n, s->g, at, n, &parts, &t->opt, e);
+}
+
 enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
                          struct err *e) {
     const struct train_set s = model_train_set(m, adapter);
@@ -22,8 +36,8 @@ enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t t
     t->leaves = xcalloc((size_t)c->size, sizeof *t->leaves);
     t->busy_s = xcalloc(2 * (size_t)c->size, sizeof *t->busy_s);
     t->audit_every = AUDIT_EVERY;
-    enum status st = adamw_create(model_backend(m), s.param, s.n, &t->opt, e);
-    if (st == ST_OK) st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
+    enum status st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
+    if (st == ST_OK) st = open_moments(t, &s, e);
     if (st == ST_OK) return ST_OK;
     trainer_close(t);
     *out = NULL;
@@ -602,6 +616,7 @@ enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c
     if (!isfinite(norm)) return not_finite(t, "the gradient", step, e);
     adamw_step(t->opt, set.param, set.n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1,
                false);
+    if (set.lent) TRY(follow_gather_values(t, e));
     if (set.base)
         model_params_changed(t->model);
     else

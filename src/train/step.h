@@ -86,14 +86,20 @@ struct trainer {
      * weights. Whoever loads other weights sets it to the number that belongs to them. */
     uint64_t history;
     bool begun;                /* true: gradients have been added since the last step */
+    int moments;               /* arrays of moments that have travelled, while a file is written or read (follow.c) */
+    bool reading;              /* true: it is read */
     struct arena datums;       /* for the caller's datums; the trainer does not touch it */
     struct arena parts, micro; /* of a call, of a micro-batch */
 };
 /* The set is prepared (model_train_prepare, model_adapter_prepare), else ST_INVALID. Takes memory for the moments and
- * the sum of the gradients, three times that of what is trained; ST_MEMORY: it does not fit. */
+ * the sum of the gradients, three times that of what is trained; of a lent base this rank's part of these and of the
+ * float32 weights, which is undefined until train_share_state. ST_MEMORY: it does not fit. */
 enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t train_tokens, struct trainer **out,
                          struct err *e) MUST_USE;
 void trainer_close(struct trainer *t); /* NULL is fine */
+/* model_train_prepare for a trainer of these ranks, of the own adapter or of all parameters. These are lent
+ * (TRAIN_FULL_LENT) where their products are in bfloat16 and there are several ranks, each of which has a part. */
+enum status trainer_prepare(const struct comm *c, struct model *m, bool lora, struct err *e) MUST_USE;
 
 /* Adds the gradient of the datums' losses to those of the calls since the last step, and to the stats. The datums are
  * cut into micro-batches in their order: neighbours with one prompt stay together where train_tokens allows, and a

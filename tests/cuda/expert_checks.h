@@ -84,7 +84,7 @@ static bool experts_as_on_cpu(struct backend *cpu, struct backend *gpu, int64_t 
         }
         ops->route(b, &r, l, normalised, false);
         ops->rows_of(b, some, &r, T / 3, T / 2);
-        ops->gather(b, rows, tensor_full(x.p[i], T, depth), &r);
+        ops->gather(b, rows, tensor_full(x.p[i], T, depth), &r, false);
         ops->linear(b, tensor_full(y.p[i], P, N), rows, of, E, routing_places(&r), 1, false);
         ops->linear(b, tensor_full(part.p[i], P, N), rows, of, E, some, 0.3f, false);
         ops->linear(b, tensor_full(y.p[i], P, N), rows, of, E, some, 1, true);
@@ -220,7 +220,7 @@ static bool gates_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t k, i
         if (i == 0) {
             taken = gpu->experts->gates(gpu, y, gu, hp, h, w, &r);
         } else {
-            gpu->experts->gather(gpu, hp, h, &r);
+            gpu->experts->gather(gpu, hp, h, &r, false);
             gpu->experts->linear(gpu, gu, hp, w, E, routing_places(&r), 1, false);
             gpu->swiglu(gpu, y, gu);
         }
@@ -232,6 +232,90 @@ static bool gates_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t k, i
     gpu->mem_free(gpu, logits);
     gpu->mem_free(gpu, memory);
     free(w), free(l), free(m), free(x), free(got[0]), free(got[1]);
+    return ok;
+}
+
+static void *random_on(struct backend *gpu, struct rng *rng, int64_t n, enum dtype dt) {
+    void *p = gpu->mem_alloc(gpu, (size_t)n * dtype_bytes(dt));
+    uint16_t *narrow = xmalloc((size_t)n * sizeof *narrow);
+    float *wide = xmalloc((size_t)n * sizeof *wide);
+    for (int64_t i = 0; i < n; i++) narrow[i] = bf16_random(rng);
+    for (int64_t i = 0; i < n; i++) wide[i] = (float)rng_normal(rng);
+    gpu->mem_put(gpu, p, dt == DT_BF16 ? (void *)narrow : (void *)wide, (size_t)n * dtype_bytes(dt));
+    free(narrow), free(wide);
+    return p;
+}
+
+/* Rows that are gathered, with their weights or without, into bfloat16: those in float32, rounded. */
+static bool gathered_rounded(struct backend *gpu, int64_t T, int64_t cols, bool weighted) {
+    const int64_t E = 5, k = 2, P = T * k;
+    struct rng rng = rng_make(94, (uint64_t)(T + cols));
+    struct err e;
+    void *const memory = gpu->mem_alloc(gpu, (size_t)routing_words(T, E, k) * 4);
+    void *const logits = random_on(gpu, &rng, T * E, DT_F32), *x = random_on(gpu, &rng, T * cols, DT_F32);
+    void *const wide = random_on(gpu, &rng, P * cols, DT_F32), *narrow = random_on(gpu, &rng, P * cols, DT_BF16);
+    float *const want = xmalloc((size_t)(P * cols) * sizeof *want);
+    uint16_t *const got = xmalloc((size_t)(P * cols) * sizeof *got);
+    const struct routing r = routing_in(memory, T, E, k);
+    const struct tensor from = tensor_full(x, T, cols), to = tensor_full(wide, P, cols);
+    gpu->experts->route(gpu, &r, tensor_full(logits, T, E), true, false);
+    gpu->experts->gather(gpu, to, from, &r, false);
+    if (weighted) gpu->experts->scale(gpu, to, &r);
+    gpu->mem_get(gpu, want, wide, (size_t)(P * cols) * sizeof *want);
+    gpu->experts->gather(gpu, tensor_of(narrow, DT_BF16, P, cols), from, &r, weighted);
+    gpu->mem_get(gpu, got, narrow, (size_t)(P * cols) * sizeof *got);
+    bool ok = gpu->sync(gpu, &e) == ST_OK;
+    for (int64_t i = 0; i < P * cols; i++) ok = ok && got[i] == coded_round(want[i]);
+    void *const own[] = {memory, logits, x, wide, narrow};
+    for (size_t i = 0; i < ARRAY_LEN(own); i++) gpu->mem_free(gpu, own[i]);
+    free(want), free(got);
+    return ok;
+}
+
+/* What adapters of rank R add to products of all rows, with N columns a site: the bits of the products one after the
+ * other. out: the type of what is written. back: linear_dx, which has one site. */
+static bool lora_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t N, int sites, int64_t depth, int64_t R,
+                        enum dtype out, bool back) {
+    const int64_t k = 2, P = T * k, cols = N * sites, rows = back ? R : N, width = back ? N : R;
+    const size_t bytes = (size_t)(P * cols) * dtype_bytes(out);
+    struct rng rng = rng_make(93, (uint64_t)(T + E + R));
+    struct err e;
+    struct weight *w = xcalloc((size_t)E * (size_t)(1 + sites), sizeof *w), *b = w + E;
+    void *const memory = gpu->mem_alloc(gpu, (size_t)routing_words(T, E, k) * 4), *y = gpu->mem_alloc(gpu, bytes);
+    void *const logits = random_on(gpu, &rng, T * E, DT_F32), *x = random_on(gpu, &rng, P * depth, DT_BF16),
+                *t = random_on(gpu, &rng, P * sites * R, DT_BF16);
+    float *const masters = random_on(gpu, &rng, sites * E * rows * width, DT_F32);
+    uint16_t *const m = xmalloc((size_t)(cols * depth) * sizeof *m);
+    char *const got[2] = {xmalloc(bytes), xmalloc(bytes)};
+    for (int64_t i = 0; i < E; i++) {
+        w[i] = (struct weight){.N = back ? depth : cols, .K = back ? cols : depth, .dt = DT_BF16};
+        for (int64_t j = 0; j < cols * depth; j++) m[j] = bf16_random(&rng);
+        gpu->weight_put(gpu, &w[i], 0, w[i].N, m);
+    }
+    for (int64_t i = 0; i < sites * E; i++) {
+        b[i] = (struct weight){.w = masters + i * rows * width, .N = rows, .K = width, .dt = DT_BF16};
+        gpu->weight_pack(gpu, &b[i]);
+    }
+    const struct routing r = routing_in(memory, T, E, k);
+    const struct tensor yt = tensor_of(y, out, P, cols), xt = tensor_of(x, DT_BF16, P, depth),
+                        tt = tensor_of(t, DT_BF16, P, sites * R);
+    struct lora_site_args site[LORA_SITES_MAX];
+    for (int s = 0; s < sites; s++) site[s] = (struct lora_site_args){b + s * E, tensor_cols(yt, s * N, N)};
+    gpu->experts->route(gpu, &r, tensor_full(logits, T, E), true, false);
+    const struct expert_places all = routing_places(&r);
+    const struct expert_ops *ops = gpu->experts;
+    const bool taken = ops->linear_lora(gpu, yt, xt, w, &r, tt, site, sites, back);
+    gpu->mem_get(gpu, got[0], y, bytes);
+    gpu->mem_zero(gpu, y, bytes);
+    (back ? ops->linear_dx : ops->linear)(gpu, yt, xt, w, E, all, 1, false);
+    for (int s = 0; s < sites; s++)
+        (back ? ops->linear_dx : ops->linear)(gpu, site[s].y, tensor_cols(tt, s * R, R), site[s].b, E, all, 1, true);
+    gpu->mem_get(gpu, got[1], y, bytes);
+    const bool ok = gpu->sync(gpu, &e) == ST_OK && taken && memcmp(got[0], got[1], bytes) == 0;
+    for (int64_t i = 0; i < E * (1 + sites); i++) gpu->weight_free(gpu, &w[i]);
+    void *const own[] = {memory, y, logits, x, t, masters};
+    for (size_t i = 0; i < ARRAY_LEN(own); i++) gpu->mem_free(gpu, own[i]);
+    free(w), free(m), free(got[0]), free(got[1]);
     return ok;
 }
 
@@ -382,6 +466,14 @@ static void test_experts(struct backend *gpu, bool emulated) {
                          experts_in_codes(gpu, format, DT_BF16, 30, 3, 1, 144, 72) &
                          experts_in_codes(gpu, format, DT_F32, 4, 5, 2, 48, 136));
     }
+    report("experts and what adapters add to them in one",
+           lora_in_one(gpu, 5, 6, 32, 2, 40, 4, DT_BF16, false) & lora_in_one(gpu, 40, 5, 96, 1, 72, 3, DT_F32, false) &
+               lora_in_one(gpu, 130, 3, 160, 2, 72, 16, DT_BF16, false));
+    report("gradients through experts and adapters in one", lora_in_one(gpu, 5, 6, 64, 1, 40, 8, DT_F32, true) &
+                                                                lora_in_one(gpu, 70, 3, 160, 1, 72, 32, DT_BF16, true) &
+                                                                lora_in_one(gpu, 190, 3, 96, 1, 40, 4, DT_F32, true));
+    report("gathered rows, rounded", gathered_rounded(gpu, 9, 24, true) & gathered_rounded(gpu, 9, 13, true) &
+                                         gathered_rounded(gpu, 20, 40, false));
     report("a router over bfloat16 as on the CPU",
            router_as_on_cpu(cpu, gpu, 3, 20, 200) & router_as_on_cpu(cpu, gpu, 9, 40, 136) &
                router_as_on_cpu(cpu, gpu, 40, 130, 72) & router_as_on_cpu(cpu, gpu, 90, 130, 72));

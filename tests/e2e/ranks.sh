@@ -114,7 +114,7 @@ if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
         check "has the same bits" same_run lora "lora$mpi"
     done
     mpi=$found first=full
-    turns=(lora_rank=0 mode=multi_turn max_turns=2 max_staleness=1 kl_penalty_coef=0.1)
+    turns=(lora_rank=0 dtype=bf16 mode=multi_turn max_turns=2 max_staleness=1 kl_penalty_coef=0.1)
     check "a run of all weights with turns, sampled ahead, with a KL term" train full 1 "" "${turns[@]}"
     check "the same on 2 ranks" train full2 2 $mpi "${turns[@]}"
     check "has the same bits" same_run full full2
@@ -128,6 +128,29 @@ if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
     check "rows train on one rank" "${sft[@]}" output="$tmp/sft1"
     check "and on 2" run 2 "${sft[@]}" output="$tmp/sft2"
     check "with the same bits" cmp "$tmp/sft1/adapter_model.safetensors" "$tmp/sft2/adapter_model.safetensors"
+    # All weights: in float32 each rank has all moments, in bfloat16 its part of them and of the float32 weights. The
+    # latter run goes on with another number of ranks after each step.
+    all=("${sft[@]}" lora_rank=0 weight_decay=0.1 save_dtype=f32)
+    check "all weights train on one rank" "${all[@]}" output="$tmp/all1" dtype=f32
+    check "and on 2" run 2 "${all[@]}" output="$tmp/all2" dtype=f32
+    check "with the same bits" cmp "$tmp/all1/model.safetensors" "$tmp/all2/model.safetensors"
+    check "in bfloat16 on one rank" "${all[@]}" output="$tmp/half1" dtype=bf16
+    "${all[@]}" output="$tmp/halves" dtype=bf16 stop_after_minutes=0.00001 >"$tmp/halves.out" 2>&1
+    for ranks in 3 2; do
+        run $ranks "${all[@]}" output="$tmp/halves" dtype=bf16 stop_after_minutes=0.00001 >>"$tmp/halves.out" 2>&1
+    done
+    check "a step on one rank, one on 3, one on 2" grep -q "halves: done" "$tmp/halves.out"
+    check "with the same bits" cmp "$tmp/half1/model.safetensors" "$tmp/halves/model.safetensors"
+    # The file of moments cannot be read, or not be written: rank 0 says so, and no rank waits for the rest of it.
+    ends() { # it fails before the time is up, and names the file
+        run 2 "$@" output="$tmp/cut" dtype=bf16 >"$tmp/cut.out" 2>&1
+        [ $? = 1 ] && grep -q 'optimizer.safetensors: ' "$tmp/cut.out"
+    }
+    run 2 "${all[@]}" output="$tmp/cut" dtype=bf16 stop_after_minutes=0.00001 >/dev/null 2>&1
+    truncate -s 30000000 "$tmp/cut/state/optimizer.safetensors"
+    check "a file of moments that is cut short ends all ranks" ends "${all[@]}"
+    rm -rf "$tmp/cut"
+    check "so does one that cannot be written" ends bash -c "trap '' XFSZ; ulimit -f 30000; exec \"\$@\"" - "${all[@]}" save_every=1
     check "ranks that differ are refused by name" bash -c "$(declare -f run); mpi=$mpi; cp '$KRL' '$tmp/krl' && echo >>'$tmp/krl'
         ! run 2 sh -c 'if [ \"\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}\" = 1 ]; then k=$tmp/krl; else k=$KRL; fi
             KERNELRL_MPI=$PWD/$BUILD/libkernelrl_$mpi.so KERNELRL_HOME=$PWD exec \$k train model_name=models/tiny log_path=$tmp/mixed' >'$tmp/mixed.out' 2>&1 &&

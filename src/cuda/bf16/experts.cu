@@ -80,10 +80,27 @@ template <int EACH> static __device__ __forceinline__ int next_best(const struct
     return id;
 }
 
-/* Up to sixteen experts a row, one a thread. */
-template <int EACH>
+/* The places of so few pairs that one block has them all, by counting for each the pairs in front of it. chosen: the
+ * pairs' experts, in shared memory. */
+static __device__ __forceinline__ void sort_few(const struct cu_routing &r, const int *chosen) {
+    const int n = (int)(r.T * r.k), self = threadIdx.x;
+    for (int e = self; e <= (int)r.E; e += ROW_THREADS) {
+        int front = 0;
+        for (int i = 0; i < n; i++) front += chosen[i] < e;
+        r.begin[e] = front;
+    }
+    if (self >= n) return;
+    int place = 0;
+    for (int i = 0; i < n; i++) place += chosen[i] < chosen[self] || (chosen[i] == chosen[self] && i < self);
+    r.place[self] = place;
+    r.pair[place] = self;
+}
+
+/* Up to sixteen experts a row, one a thread. SORTS: there are no more rows than one block has, and it sorts, too. */
+template <int EACH, bool SORTS>
 static __global__ void __launch_bounds__(ROW_THREADS)
     route_kernel(const struct cu_routing r, struct cu_mat logits, int normalised, int given) {
+    __shared__ int chosen[SORTS ? ROW_THREADS : 1];
     const int lane = threadIdx.x % LANES, k = (int)r.k;
     let_next_begin();
     wait_for_before();
@@ -114,7 +131,11 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         for (int j = 0; j < k; j++) sum = sum + __shfl_sync(FULL_WARP, w, j, LANES);
         if (normalised) w = w / sum;
         if (mine) r.weight[t * k + lane] = w;
+        if (SORTS && mine) chosen[t * k + lane] = (int)id;
     }
+    if (!SORTS) return;
+    __syncthreads();
+    sort_few(r, chosen);
 }
 
 /* More than sixteen of them: one thread has the row's. */
@@ -195,12 +216,14 @@ extern "C" int cu_route(const struct cu_dev *d, const struct cu_routing *r, stru
                         int given) {
     const int64_t n = r->T * r->k, threads = n <= 8192 ? 256 : 1024;
     int rc = 0;
+    if (r->T > 0 && r->T <= ROW_THREADS / LANES && r->k <= LANES && r->E <= 8 * LANES)
+        return LAUNCH_SOON((route_kernel<8, true>), 1, ROW_THREADS, 0, d, *r, logits, normalised, given);
     if (r->T > 0 && r->k > LANES)
         rc = LAUNCH(route_many_kernel, row_grid(d, r->T), ROW_THREADS, 0, d->stream, *r, logits, normalised, given);
     else if (r->T > 0 && r->E <= 8 * LANES)
-        rc = LAUNCH_SOON(route_kernel<8>, row_grid(d, r->T), ROW_THREADS, 0, d, *r, logits, normalised, given);
+        rc = LAUNCH_SOON((route_kernel<8, false>), row_grid(d, r->T), ROW_THREADS, 0, d, *r, logits, normalised, given);
     else if (r->T > 0)
-        rc = LAUNCH_SOON(route_kernel<0>, row_grid(d, r->T), ROW_THREADS, 0, d, *r, logits, normalised, given);
+        rc = LAUNCH_SOON((route_kernel<0, false>), row_grid(d, r->T), ROW_THREADS, 0, d, *r, logits, normalised, given);
     return rc ? rc : LAUNCH_SOON(sort_kernel, r->E, threads, 0, d, *r, ceil_div(n, threads * 4) * 4);
 }
 
@@ -264,10 +287,11 @@ extern "C" int cu_expert_rows(const struct cu_dev *d, int32_t *lo, int32_t *hi, 
     for (int64_t i = (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x; i < (n); i += (int64_t)gridDim.x * ROW_THREADS)
 
 static __global__ void __launch_bounds__(ROW_THREADS)
-    gather_kernel(struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing r) {
+    gather_kernel(struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing r, int weighted) {
     EACH_ELEMENT(i, y.rows * y.cols) {
         const int64_t row = i / y.cols, col = i % y.cols;
-        put_at(y, row, col, value_at(x, r.pair[row] / r.k, col));
+        const float v = value_at(x, r.pair[row] / r.k, col);
+        put_at(y, row, col, weighted ? v * r.weight[r.pair[row]] : v);
     }
 }
 
@@ -291,14 +315,34 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
+/* Eight neighbours in float32 at a time, which are rounded. */
+static __global__ void __launch_bounds__(ROW_THREADS)
+    gather_round_kernel(struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing r, int weighted) {
+    const int64_t per_row = y.cols / 8;
+    let_next_begin();
+    wait_for_before();
+    EACH_ELEMENT(i, y.rows * per_row) {
+        const int64_t row = i / per_row, at = i % per_row;
+        const int pair = r.pair[row];
+        const float4 *const from = reinterpret_cast<const float4 *>(sixteen_at(x, pair / r.k, 2 * at));
+        const float w = weighted ? r.weight[pair] : 1.0f; /* times 1 changes nothing */
+        const float4 a = from[0], b = from[1];
+        *sixteen_at(y, row, at) = make_uint4(bf16_pair(a.x * w, a.y * w), bf16_pair(a.z * w, a.w * w),
+                                             bf16_pair(b.x * w, b.y * w), bf16_pair(b.z * w, b.w * w));
+    }
+}
+
 extern "C" int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, struct cu_rows_any x,
-                                const struct cu_routing *r) {
+                                const struct cu_routing *r, int weighted) {
     const int64_t n = y.rows * y.cols;
     if (n <= 0) return 0;
-    if (y.narrow == x.narrow && by_sixteens(y) && by_sixteens(x))
+    const bool sixteens = by_sixteens(y) && by_sixteens(x);
+    if (sixteens && y.narrow && !x.narrow)
+        return LAUNCH_SOON(gather_round_kernel, grid_for(d, n / 8, ROW_THREADS), ROW_THREADS, 0, d, y, x, *r, weighted);
+    if (sixteens && y.narrow == x.narrow && !weighted)
         return LAUNCH_SOON(gather_vec_kernel, grid_for(d, n * size_of(y) / 16, ROW_THREADS), ROW_THREADS, 0, d, y, x,
                            *r);
-    return LAUNCH(gather_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, x, *r);
+    return LAUNCH(gather_kernel, grid_for(d, n, ROW_THREADS), ROW_THREADS, 0, d->stream, y, x, *r, weighted);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)

@@ -14,6 +14,7 @@ enum grouped_way { FORWARD, GATES, BACK };
 
 struct grouped {
     struct cu_gemm16 g;
+    struct cu_plus plus; /* n 0: nothing is added */
     int64_t tiles_n;
     int pairs; /* true: two neighbours of c are aligned to their size */
 };
@@ -55,6 +56,21 @@ static __device__ __forceinline__ void put_two(const struct grouped &a, int64_t 
         c[0] = g.accumulate ? x + c[0] : x;
         c[1] = g.accumulate ? y + c[1] : y;
     }
+}
+
+/* Elements k to k + 8 of a row of what is added, t with its K elements and w of the matrix; zeros behind K. */
+static __device__ __forceinline__ uint4 thin_row(const struct cu_plus &p, const uint16_t *t, int k) {
+    uint32_t v[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (k + i < p.K) v[i / 2] |= (uint32_t)t[k + i] << (16 * (i % 2));
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}
+static __device__ __forceinline__ uint4 thin_column(const struct cu_plus &p, const float *w, int k) {
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = k + i < p.K ? w[(k + i) * p.step] : 0.0f;
+    return make_uint4(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]), bf16_pair(v[4], v[5]), bf16_pair(v[6], v[7]));
 }
 
 template <int BM, int BN, int STRIP, int STAGES> constexpr int shared_bytes() { return STAGES * (BM + BN) * STRIP * 2; }
@@ -181,6 +197,30 @@ static __global__ void __launch_bounds__(threads_of<BM, BN, WM, WN>(), BLOCKS)
     else
         all(number<1>());
 
+    const struct cu_plus &p = args.plus;
+    if (WAY != GATES && p.n > 0 && n0 + wn < g.N) { /* all columns of the warp are of one site */
+        const int site = (int)(n0 + wn) / (int)p.N;
+        const int64_t first = n0 + wn - site * p.N;
+        const float *const w = p.b[site] + t.expert * p.stride;
+        uint4 b[NT];
+#pragma unroll
+        for (int j = 0; j < NT; j++) b[j] = thin_column(p, w + (first + j * 8 + r) * p.row, c * 8);
+#pragma unroll
+        for (int i = 0; i < MT; i++) {
+            const int row = wm + i * 16 + r;
+            const uint16_t *const from = p.t + (m0 + row) * p.ldt + site * p.K;
+            const uint4 u = row < rows ? thin_row(p, from, c * 8) : zero4(),
+                        v = row + 8 < rows ? thin_row(p, from + 8 * p.ldt, c * 8) : zero4();
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                float more[4] = {0, 0, 0, 0};
+                mma_piece(more, u, v, b[j]);
+#pragma unroll
+                for (int q = 0; q < 4; q++)
+                    acc[i][j][q] = (g.c16 ? bf16_float(bf16_of(acc[i][j][q])) : acc[i][j][q]) + more[q];
+            }
+        }
+    }
 #pragma unroll
     for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -237,10 +277,13 @@ extern "C" int cu_experts_takes(const struct cu_dev *d, const struct cu_gemm16 *
     return fits;
 }
 
-extern "C" int cu_experts_gemm(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int gates) {
+extern "C" int cu_experts_gemm(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int gates,
+                               const struct cu_plus *plus) {
     if (g->M <= 0 || g->N <= 0 || g->K <= 0 || e->n <= 0) return 0;
     const int size = g->c16 ? 2 : 4;
-    const struct grouped a = {*g, 0, ((uintptr_t)g->c & (uintptr_t)(2 * size - 1)) == 0 && g->ldc % 2 == 0};
+    const struct cu_plus none = {};
+    const struct grouped a = {*g, plus ? *plus : none, 0,
+                              ((uintptr_t)g->c & (uintptr_t)(2 * size - 1)) == 0 && g->ldc % 2 == 0};
     if (gates) return pick<GATES>(d, a, e);
     return g->b.row == 1 && g->b.step != 1 ? pick<BACK>(d, a, e) : pick<FORWARD>(d, a, e);
 }

@@ -38,12 +38,12 @@ static void rows_of(struct backend *be, struct expert_places at, const struct ro
         cuda_ok(c, "expert_rows", cu_expert_rows(&c->dev, at.lo, at.hi, &own, row, n));
 }
 
-static void gather(struct backend *be, struct tensor y, struct tensor x, const struct routing *r) {
-    ASSERT(y.rows == r->T * r->k && x.rows == r->T && x.cols == y.cols && x.dt == y.dt);
+static void gather(struct backend *be, struct tensor y, struct tensor x, const struct routing *r, bool weighted) {
+    ASSERT(y.rows == r->T * r->k && x.rows == r->T && x.cols == y.cols && (x.dt == y.dt || y.dt == DT_BF16));
     struct cuda_backend *c = cuda_begin(be, "expert_gather");
     const struct cu_routing own = routing_of(r);
-    if (c && NOTE(c, "expert_gather", OF_ROUTING(r), OF_TENSOR(y), OF_TENSOR(x)))
-        cuda_ok(c, "expert_gather", cu_expert_gather(&c->dev, any(y), any(x), &own));
+    if (c && NOTE(c, "expert_gather", OF_ROUTING(r), OF_TENSOR(y), OF_TENSOR(x), weighted))
+        cuda_ok(c, "expert_gather", cu_expert_gather(&c->dev, any(y), any(x), &own, weighted));
 }
 
 static void combine(struct backend *be, struct tensor y, struct tensor z, struct tensor o, const struct routing *r,
@@ -126,7 +126,7 @@ static void group_product(struct cuda_backend *c, const char *op, struct tensor 
                 side(x.data, x.ld, 1),   b, y.data, y.dt == DT_BF16, y.ld, NULL, accumulate, y.rows, N, K,
                 factor == 1 ? 0 : factor};
             cuda_ok(c, op,
-                    cu_experts_takes(&c->dev, &p, &g) ? cu_experts_gemm(&c->dev, &p, &g, false)
+                    cu_experts_takes(&c->dev, &p, &g) ? cu_experts_gemm(&c->dev, &p, &g, false, NULL)
                                                       : cu_gemm16_group(&c->dev, &p, &g, false));
             continue;
         }
@@ -169,7 +169,57 @@ static bool gates(struct backend *be, struct tensor y, struct tensor gu, struct 
     g.pair = r->pair;
     g.per_row = (int32_t)r->k;
     if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), sign) && write_codes(c, op, w, &g))
-        cuda_ok(c, op, cu_experts_gemm(&c->dev, &p, &g, true));
+        cuda_ok(c, op, cu_experts_gemm(&c->dev, &p, &g, true, NULL));
+    return true;
+}
+
+/* The sites as one launch takes them; false: it does not. */
+static bool plus_of(struct tensor y, struct tensor t, const struct lora_site_args *site, int n, int64_t E, bool back,
+                    struct cu_plus *p) {
+    const struct weight *b = site[0].b;
+    const int64_t N = back ? b->K : b->N, K = back ? b->N : b->K, stride = E > 1 ? b[1].w - b[0].w : 0;
+    if (n > CU_PLUS_SITES || n * N != y.cols || N % CU_PLUS_COLUMNS || K > CU_PLUS_MOST || b->dt != DT_BF16)
+        return false;
+    *p = (struct cu_plus){t.data, t.ld, N, back ? 1 : K, back ? N : 1, stride, n, (int)K, {NULL}};
+    for (int s = 0; s < n; s++) {
+        b = site[s].b;
+        const bool there = (char *)site[s].y.data == (char *)y.data + (size_t)(s * N) * dtype_bytes(y.dt);
+        if (!there || (back ? b->K : b->N) != N || (back ? b->N : b->K) != K) return false;
+        for (int64_t e = 0; e < E; e++)
+            if (!b[e].w || b[e].w != b[0].w + e * stride) return false;
+        p->b[s] = b[0].w;
+    }
+    return true;
+}
+
+static bool linear_lora(struct backend *be, struct tensor y, struct tensor x, const struct weight *w,
+                        const struct routing *r, struct tensor t, const struct lora_site_args *site, int n, bool back) {
+    const char *op = back ? "expert_linear_dx_lora" : "expert_linear_lora";
+    const int64_t N = back ? w->K : w->N, K = back ? w->N : w->K;
+    struct cuda_backend *c = cuda_begin(be, op);
+    struct cu_plus plus;
+    struct cu_group g;
+    uint64_t sign;
+    if (!c || y.rows == 0) return true; /* as in gates */
+    if (w->dt != DT_BF16 || t.dt != DT_BF16 || r->E > CU_GROUP_MOST || !plus_of(y, t, site, n, r->E, back, &plus))
+        return false;
+    op = profile_name(c, op, N, K);
+    if (!bf16_factor(c, op, &x) || !group_of(c, op, w, r->E, 0, routing_places(r), &g, &sign)) return true;
+    const struct cu_gemm16 p = {side(x.data, x.ld, 1),
+                                back ? side(g.w[0], 1, w->K) : side(g.w[0], w->K, 1),
+                                y.data,
+                                y.dt == DT_BF16,
+                                y.ld,
+                                NULL,
+                                false,
+                                y.rows,
+                                N,
+                                K,
+                                0};
+    if (!cu_experts_takes(&c->dev, &p, &g)) return false;
+    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), OF_TENSOR(t), sign, ADDRESS(plus.b[0]), back) &&
+        write_codes(c, op, w, &g))
+        cuda_ok(c, op, cu_experts_gemm(&c->dev, &p, &g, false, &plus));
     return true;
 }
 
@@ -208,6 +258,7 @@ const struct expert_ops cuda_experts = {
     .gather = gather,
     .linear = linear,
     .gates = gates,
+    .linear_lora = linear_lora,
     .linear_dx = linear_dx,
     .linear_dw = linear_dw,
     .combine = combine,

@@ -238,7 +238,20 @@ int cu_router16(const struct cu_dev *d, struct cu_mat y, struct cu_mat16 x, cons
  * with aligned eights throughout. gates: the matrices have 2N rows, and c = SwiGLU of the products, each rounded, and
  * is rounded itself. a's rows need not lie by place. */
 int cu_experts_takes(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e);
-int cu_experts_gemm(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int gates);
+/* What an adapter adds to such a product, with the bits of a second product that is added to the first. c's columns are
+ * cut into n sites of N each, a multiple of CU_PLUS_COLUMNS. Site s has t's columns from s * K on, up to CU_PLUS_MOST
+ * of them, and a float32 matrix for each expert, whose element (n,k) is rounded to bfloat16 and lies at b[s][expert *
+ * stride + n * row + k * step]. */
+enum { CU_PLUS_SITES = 2, CU_PLUS_MOST = 32, CU_PLUS_COLUMNS = 32 };
+struct cu_plus {
+    const uint16_t *t; /* [rows][ldt] by place */
+    int64_t ldt, N, row, step, stride;
+    int n, K;
+    const float *b[CU_PLUS_SITES];
+};
+/* plus may be NULL, and is with gates. */
+int cu_experts_gemm(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int gates,
+                    const struct cu_plus *plus);
 
 /* experts.cu: the ops of tensor/experts.h. Matrices are float32, or bfloat16 where `narrow` says so. */
 struct cu_routing {
@@ -258,7 +271,8 @@ struct cu_rows_any {
     int64_t rows, cols, ld;
     int narrow;
 };
-int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing *r);
+int cu_expert_gather(const struct cu_dev *d, struct cu_rows_any y, struct cu_rows_any x, const struct cu_routing *r,
+                     int weighted);
 /* z.p NULL: there is none. */
 int cu_expert_combine(const struct cu_dev *d, struct cu_rows_any y, struct cu_mat z, struct cu_mat o,
                       const struct cu_routing *r, int weighted);

@@ -42,9 +42,9 @@ enum status follow_run(const struct train_options *o, const char *resolved_yaml,
     enum status st;
     follow_ignore_signals();
     TRY_GOTO(session_open_policy(o, &s, e), out);
-    TRY_GOTO(model_train_prepare(s.policy.model, o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e), out);
     TRY_GOTO(follow_open(o->ranks, o->peer_timeout, resolved_yaml, s.policy.be, &c, e), out);
-    st = trainer_open(c, s.policy.model, ADAPTER_OWN, o->update.train_tokens, &t, e);
+    st = trainer_prepare(c, s.policy.model, o->lora_rank > 0, e);
+    if (st == ST_OK) st = trainer_open(c, s.policy.model, ADAPTER_OWN, o->update.train_tokens, &t, e);
     TRY_GOTO(comm_agree(c, st, e), out); /* rank 0 has come as far */
     struct rank_sampler sampler = {.comm = c, .engine = s.policy.engine, .max_batch = engine_batch_on(o->device)};
     st = ranks_follow(&sampler, t, s.reference.model, e);

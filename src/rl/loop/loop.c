@@ -213,6 +213,7 @@ static enum status save(struct training *t, const char *name, struct err *e) {
     if (t->o->roles.proposals > 0) roles_save(&t->roles, &more);
     if (!t->trainer) TRY(save_hosted(t, name ? name : step, &more, e));
     const struct checkpoint_extra extra = {.state = str_c(&more), .write = save_ahead, .ctx = t};
+    if (t->trainer) TRY(train_gather_values(t->trainer, e));
     TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra,
                             t->trainer ? t->s.policy.model : NULL, t->o->lora_rank > 0,
                             t->trainer ? t->trainer->opt : NULL, t->s.policy.folder, e));
@@ -540,9 +541,9 @@ static enum status resume(struct training *t, struct err *e) {
 /* The ranks, and the trainer with them. Sampling is theirs, too. */
 static enum status open_trainer(struct training *t, const char *resolved_yaml, struct err *e) {
     struct policy *p = &t->s.policy;
-    TRY(model_train_prepare(p->model, t->o->lora_rank > 0 ? TRAIN_LORA : TRAIN_FULL, e));
     TRY(follow_open(t->o->ranks, t->o->peer_timeout, resolved_yaml, p->be, &t->comm, e));
-    const enum status st = trainer_open(t->comm, p->model, ADAPTER_OWN, t->o->update.train_tokens, &t->trainer, e);
+    enum status st = trainer_prepare(t->comm, p->model, t->o->lora_rank > 0, e);
+    if (st == ST_OK) st = trainer_open(t->comm, p->model, ADAPTER_OWN, t->o->update.train_tokens, &t->trainer, e);
     TRY(comm_agree(t->comm, st, e));
     t->leads = true;
     t->sampler = (struct rank_sampler){.comm = t->comm,

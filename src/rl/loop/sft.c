@@ -248,6 +248,7 @@ static enum status validate(struct sft *s, double *nll, struct err *e) {
 }
 
 static enum status save(struct sft *s, struct err *e) {
+    TRY(train_gather_values(s->trainer, e));
     return checkpoint_replace(s->state_dir, s->step, s->opt_step, NULL, s->policy.model, s->o->lora_rank > 0, "f32",
                               s->trainer->opt, s->policy.folder, e);
 }
@@ -331,6 +332,7 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
         return save(s, e);
     }
     static const char *const dtypes[] = {CHOICE_NAMES(SAVED_LIST)};
+    TRY(train_gather_values(s->trainer, e));
     TRY(checkpoint_write(o->output, s->step, s->opt_step, NULL, s->policy.model, o->lora_rank > 0,
                          dtypes[o->save_dtype], NULL, s->policy.folder, e));
     TRY(fs_remove(s->state_dir, e));
@@ -361,8 +363,7 @@ static enum status open_model(struct sft *s, const volatile bool *cancel, struct
         po.random = (struct policy_random){o->init_config, (uint64_t)o->seed};
     }
     TRY(policy_begin(&po, cancel, &s->policy, e));
-    TRY(policy_load(&po, &s->policy, e));
-    return model_train_prepare(s->policy.model, lora ? TRAIN_LORA : TRAIN_FULL, e);
+    return policy_load(&po, &s->policy, e);
 }
 
 static enum status open_data(struct sft *s, struct err *e) {
@@ -402,8 +403,9 @@ static bool is_finished(const struct sft *s) {
 /* The ranks, and the trainer with them. */
 static enum status open_trainer(struct sft *s, const char *resolved_yaml, struct err *e) {
     TRY(follow_open(s->o->ranks, s->o->peer_timeout, resolved_yaml, s->policy.be, &s->comm, e));
-    const enum status st =
-        trainer_open(s->comm, s->policy.model, ADAPTER_OWN, s->o->update.train_tokens, &s->trainer, e);
+    enum status st = trainer_prepare(s->comm, s->policy.model, s->o->lora_rank > 0, e);
+    if (st == ST_OK)
+        st = trainer_open(s->comm, s->policy.model, ADAPTER_OWN, s->o->update.train_tokens, &s->trainer, e);
     return comm_agree(s->comm, st, e);
 }
 

@@ -21,11 +21,11 @@ int64_t plan_asked(const struct train_plan *p) { return plan_total(p) - p->libra
 
 static int64_t blocks_of(int64_t tokens) { return (tokens + KV_BLOCK - 1) / KV_BLOCK; }
 
-/* Everything that lives on paper. */
+/* Everything that lives on paper. Rank 0 of several knows how many there are, and speaks with none. */
 struct sketch {
     struct backend *be;
     struct model *m, *reference;
-    struct comm *comm;
+    struct comm comm;
     struct trainer *trainer;
     struct kv_cache *kv;
     int32_t *ids, *rows;
@@ -37,7 +37,6 @@ struct sketch {
 static void sketch_close(struct sketch *s) {
     if (s->kv) kv_free(s->kv);
     trainer_close(s->trainer);
-    comm_close(s->comm);
     model_free(s->m);
     model_free(s->reference);
     s->be->close(s->be);
@@ -115,6 +114,13 @@ static enum status sketch_train(struct sketch *s, const struct train_plan *p, in
     return st;
 }
 
+/* Ranks of the run: those that a launcher has started, or that `train` will start. */
+static int ranks_of(const struct train_options *o) {
+    const struct comm_launch l = comm_launched();
+    if (strcmp(o->ranks, "self") == 0) return 1;
+    return l.size > 1 ? l.size : (int)i64_max(1, o->gpus);
+}
+
 static enum status measure(const struct train_options *o, const char *config, struct sketch *s, struct train_plan *p,
                            struct err *e) {
     const bool lora = o->lora_rank > 0;
@@ -134,11 +140,12 @@ static enum status measure(const struct train_options *o, const char *config, st
     /* The reference is another adapter then: the one a run goes on from, or none. */
     if (o->update.loss.kl_coef > 0 && lora && o->load_checkpoint_path && *o->load_checkpoint_path)
         p->reference = paper_bytes(s->be) - before;
-    TRY(model_train_prepare(s->m, lora ? TRAIN_LORA : TRAIN_FULL, e));
+    s->comm = (struct comm){.size = ranks_of(o)};
+    s->be->peers = s->comm.size; /* devices that reach each other need room for what arrives */
+    TRY(trainer_prepare(&s->comm, s->m, lora, e));
     p->trained = paper_bytes(s->be) - before;
     before += p->trained;
-    TRY(comm_open("self", NULL, &s->comm, e));
-    TRY(trainer_open(s->comm, s->m, ADAPTER_OWN, 1, &s->trainer, e));
+    TRY(trainer_open(&s->comm, s->m, ADAPTER_OWN, 1, &s->trainer, e));
     p->moments = paper_bytes(s->be) - before;
 
     const struct model_config *c = model_cfg(s->m);
