@@ -107,6 +107,18 @@ static void note_retrieved(struct tinker *t, const struct http_exchange *x, cons
     }
 }
 
+/* Takes out what the client has been told: it says how far it has seen. A cursor beyond the last number is not ours. */
+static void forget_told(struct completions *c, const struct many *q) {
+    int left = 0;
+    if (c->n == 0 || q->cursor > c->item[c->n - 1].number) return;
+    for (int i = 0; i < c->n; i++)
+        if (c->item[i].clone == q->clone && c->item[i].number <= q->cursor)
+            free(c->item[i].id);
+        else
+            c->item[left++] = c->item[i];
+    c->n = left;
+}
+
 static struct tinker_sampler *read_poll(struct tinker *t, struct http_exchange *x, json_t **j, struct many *q) {
     struct err e = {0};
     if (!(*j = body_json(x))) return NULL;
@@ -131,6 +143,7 @@ void retrieve_many_begin(void *tinker, struct http_exchange *x) {
     struct completions *c = &m->completed;
     m->session->heard = tinker_now_s();
     note_retrieved(tinker, x, j);
+    forget_told(c, &q);
     if (reply_many(x, c, &q, !(q.timeout > 0))) return;
     if (c->n_polls == c->cap_polls) {
         c->cap_polls = c->cap_polls ? 2 * c->cap_polls : 2;

@@ -17,9 +17,9 @@ errors, memory = [], []
 
 
 def resident():
-    """Bytes of the server's memory."""
+    """Bytes of the server's own memory, without files that it maps, such as a log of calls: they are the kernel's."""
     with open(f"/proc/{PID}/status", encoding="utf-8") as f:
-        return next(1024 * int(line.split()[1]) for line in f if line.startswith("VmRSS"))
+        return next(1024 * int(line.split()[1]) for line in f if line.startswith("RssAnon"))
 
 
 def large(salt):
