@@ -477,8 +477,8 @@ static enum status open_served(struct serve_command_options *o, struct pool *poo
 }
 
 /* Weights of adapters come and go for as long as clients train. Blocks of this size go back to the system when they are
- * freed, up to so many at a time. Left alone, the C library raises its limit and takes them from heaps, where they
- * leave holes: after 1,200 adapters they were 138 MB of 480. */
+ * freed, up to so many at a time. Left alone, the C library raises its limit and takes such blocks from heaps, where
+ * freed ones leave holes that the process keeps. */
 static void return_large_blocks(void) {
     enum { LARGE_BLOCK = 128 << 10, MOST_BLOCKS = 16384 };
     mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK);

@@ -24,10 +24,9 @@ enum status fold_add(struct fold *f, const float *leaf, int leaves, struct err *
 float *fold_sum(struct fold *f);
 /* Copies the sum to n floats of the backend's memory, on all ranks. Queued likewise. */
 enum status fold_end(struct fold *f, float *sum, struct err *e) MUST_USE;
+/* As fold_end, with floats of the caller's: each rank gives those of its slice, and all get all of them. */
+enum status fold_gather(struct fold *f, const float *slice, float *whole, struct err *e) MUST_USE;
 /* The slice that rank owns: floats [*at, *at + *count) of the n. */
 void fold_slice(const struct fold *f, int rank, int64_t *at, int64_t *count);
-/* The same with floats of the caller's: each rank gives those of its slice, and all get all of them. Queued likewise.
- */
-enum status fold_gather(struct fold *f, const float *slice, float *whole, struct err *e) MUST_USE;
 
 #endif

@@ -80,7 +80,7 @@ struct train_set {
     const struct param *param; /* [n] */
     int n;
     bool base;   /* true: it is all of the base */
-    bool lent;   /* true: its values lie where its gradients do, one at a time (TRAIN_FULL_LENT) */
+    bool lent;   /* true: at times its values lie in g, at others its gradients (TRAIN_FULL_LENT) */
     float *g;    /* all gradients in one slab, with zeros in its gaps; NULL: the set is not prepared */
     int64_t n_g; /* floats of the slab */
 };

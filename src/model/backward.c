@@ -68,6 +68,7 @@ enum status model_backward(struct model *m, const struct train_batch *b, const f
         return FAIL(e, ST_INVALID, "backward: the batch was forwarded with forward_only, which keeps nothing for it");
     struct tensor dx = tensor_full(w->dx, T, D), dh = tensor_full(w->dh, T, D);
 
+    m->values_there &= !w->full;
     if (be->pass_begin) be->pass_begin(be, 0);
     be->mem_zero(be, w->dh, (size_t)(T * D) * sizeof(float));
     if (w->dhn) be->scatter_add_rows(be, dh, tensor_full(w->dhn, b->N, D), b->rows, g);

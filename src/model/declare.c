@@ -198,7 +198,10 @@ static void copy_kept(struct model *m, bool in) {
 
 void model_values_out(struct model *m) { copy_kept(m, false); }
 
-void model_values_in(struct model *m) { copy_kept(m, true); }
+void model_values_in(struct model *m) {
+    copy_kept(m, true);
+    m->values_there = true;
+}
 
 float *lent_grad(const struct model *m, const float *w) {
     int low = 0, high = m->n_kept; /* the last piece that does not begin behind w */

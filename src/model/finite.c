@@ -44,7 +44,7 @@ static bool bad_weight(struct model *m, int adapter, char *buf, size_t bytes) {
     const struct adapter *ad = adapter_of(m, adapter);
     for (int i = 0; i < m->n_param; i++) {
         const struct param *p = &m->param[i];
-        if (p->w == p->g) continue; /* a gradient lies there by now (TRAIN_FULL_LENT), or nothing does */
+        if (p->w == p->g && !m->values_there) continue; /* a gradient lies there, or nothing does */
         if (say(m, p->w, p->n, buf, bytes, "weight ", p->name)) return true;
     }
     for (int i = 0; ad && i < ad->n_param; i++)

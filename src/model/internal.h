@@ -235,6 +235,7 @@ struct model {
     float *keep;              /* of a lent base, what it keeps; NULL: it is not lent */
     struct kept_values *kept; /* [n_kept], in the order of both memories */
     int n_kept;
+    bool values_there;                  /* of a lent base: true: its values lie in the slab g, false: gradients do */
     enum dtype dt;                      /* of the products with base matrices */
     enum dtype act;                     /* of activations, where tensor/ops.h leaves a choice */
     bool empty;                         /* as in model_options */

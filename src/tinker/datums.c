@@ -212,6 +212,7 @@ static enum status lay_out(struct datums *x, struct arena *a, struct err *e) {
         for (int64_t k = 0; k < pieces; k++) {
             x->of[x->n] = i;
             x->d[x->n++] = pieces == 1 ? *d : piece_of(d, k * DATUM_MAX_TARGETS, a);
+            x->work += d->n;
         }
     }
     return ST_OK;

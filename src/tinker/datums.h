@@ -19,6 +19,7 @@ struct datums {
     struct summed_loss loss;
     bool forward_only;
     int64_t tokens; /* of all of the request */
+    int64_t work;   /* the same with each token as often as it is computed: once a part */
 };
 /* Makes datums of a request, in its arena. ids at or above `vocab` and texts above max_tokens are refused. ST_INVALID
  * or ST_UNSUPPORTED, with a message for the user. */

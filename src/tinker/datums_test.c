@@ -105,6 +105,7 @@ static void test_many_targets(void **state) {
         e = (struct err){0};
         assert_int_equal(datums_make(&r, VOCAB, LONGEST, &memory, &x, &e), ST_OK);
         assert_int_equal(x.n, 2 * pieces[c]);
+        assert_int_equal(x.work, x.tokens * pieces[c]);
         assert_int_equal(x.tokens, 2 * ROWS);
         for (int i = 0; i < x.n; i++) {
             assert_int_equal(x.of[i], i / pieces[c]);

@@ -159,13 +159,13 @@ static void take_training(struct tinker *t, const struct incoming *in) {
     }
     if (st == ST_OK) st = datums_make(&q, c->V, c->max_positions, &w->mem, &w->datums, &e);
     const struct digest d = digest_of(in->body, in->n);
-    struct future *f = accept(t, in, r, q.seq_id, &d, w->datums.tokens, st == ST_OK ? NULL : e.msg);
+    struct future *f = accept(t, in, r, q.seq_id, &d, w->datums.work, st == ST_OK ? NULL : e.msg);
     if (!f) {
         task_free(w);
         return;
     }
     w->bytes = (int64_t)arena_bytes(&w->mem);
-    w->tokens = w->datums.tokens;
+    w->tokens = w->datums.work;
     submit(t, x, r, q.seq_id, f, w);
 }
 

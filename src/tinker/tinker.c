@@ -320,8 +320,9 @@ void tinker_tick(struct tinker *t) {
     checkpoints_age(t, (int64_t)time(NULL));
     for (struct tinker_session *s = t->sessions; s; s = s->next)
         if (!s->finished && now - s->heard > SESSION_S) {
-            log_info("tinker: session %s of %s: not heard of for %d minutes, ended", s->id, tenant_name(s->tenant),
-                     SESSION_S / 60);
+            const char *name = s->tenant->name;
+            log_info("tinker: session %s%s%s: not heard of for %d minutes, ended", s->id, name ? " of " : "",
+                     name ? name : "", SESSION_S / 60);
             session_finish(t, s, NULL);
         }
     ended_forget(t, now);

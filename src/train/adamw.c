@@ -193,12 +193,14 @@ static enum status fetch_moment(void *ctx, size_t i, const void **data, struct e
     return be->sync(be, e); /* a file must not hold what a failed transfer left */
 }
 
-/* All parts are through, however far this one has come; the first error counts. */
+/* All parts are through, however far this one has come. The first error counts, but that a part is lost counts more. */
 static enum status parts_end(const struct adamw *a, enum status st, struct err *e) {
     struct err later;
-    if (!a->part_g) return st;
-    const enum status end = a->parts.end(a->parts.ctx, st == ST_OK ? e : &later);
-    return st == ST_OK ? end : st;
+    if (!a->part_g || st == ST_LOST) return st;
+    const enum status end = a->parts.end(a->parts.ctx, &later);
+    if (end == ST_OK || (st != ST_OK && end != ST_LOST)) return st;
+    *e = later;
+    return end;
 }
 
 enum status adamw_save(const struct adamw *a, const struct param *p, const char *path, struct err *e) {

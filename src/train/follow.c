@@ -154,6 +154,8 @@ enum status train_share_state(struct trainer *t, struct err *e) {
 
 enum status follow_gather_values(struct trainer *t, struct err *e) {
     const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(t->model);
+    TRY(comm_agree(t->comm, be->sync(be, e), e)); /* a rank whose device has failed would leave the others waiting */
     TRY(fold_gather(t->sum, t->opt->part_w, set.g, e));
     model_values_in(t->model);
     return ST_OK;
@@ -162,7 +164,7 @@ enum status follow_gather_values(struct trainer *t, struct err *e) {
 enum status train_gather_values(struct trainer *t, struct err *e) {
     if (!model_train_set(t->model, t->adapter).lent) return ST_OK;
     TRY(command_give(t->comm, RANK_VALUES, NULL, e));
-    return comm_agree(t->comm, follow_gather_values(t, e), e);
+    return follow_gather_values(t, e);
 }
 
 /* What rank r has of a parameter: elements [*from, *from + the result). */
@@ -175,7 +177,8 @@ static int64_t part_of(const struct trainer *t, const struct param *p, int r, in
     return i64_max(0, end - begin);
 }
 
-/* The moments of this kind of parameter i, n floats, meet on rank 0, in host. Every rank calls it. */
+/* The moments of this kind of parameter i, n floats, meet on rank 0, in host. Every rank calls it, and sends its part
+ * also when its device has failed, which the file's end tells the others. */
 static enum status collect(struct trainer *t, int i, int kind, float *host, struct err *e) {
     const struct param *p = &model_train_set(t->model, t->adapter).param[i];
     struct backend *be = model_backend(t->model);
@@ -186,13 +189,15 @@ static enum status collect(struct trainer *t, int i, int kind, float *host, stru
     const float *moments = adamw_part(t->opt, p, kind, &from, &n);
     CLEANUP_FREE float *mine = xmalloc((size_t)n * sizeof *mine + 1);
     be->mem_get(be, mine, moments, (size_t)n * sizeof *mine);
-    TRY(be->sync(be, e)); /* a file must not hold what a failed transfer left */
+    const enum status st = be->sync(be, e); /* a file must not hold what a failed transfer left */
     out[0].n = (size_t)n * sizeof *mine;
     for (int r = 0; r < c->size && c->rank == 0; r++) {
         const int64_t length = part_of(t, p, r, &from);
-        in[r] = (struct byte_span){(size_t)i64_max(0, from) * sizeof *host, (size_t)length * sizeof *host};
+        in[r] = (struct byte_span){(size_t)(length > 0 ? from : 0) * sizeof *host, (size_t)length * sizeof *host};
     }
-    return c->exchange(c, mine, out, host, in, e);
+    struct err lost;
+    if (c->exchange(c, mine, out, host, in, st == ST_OK ? e : &lost) != ST_OK) return ST_LOST;
+    return st;
 }
 
 /* Each rank gets its part of what rank 0 has in host. */
@@ -238,11 +243,12 @@ static enum status moments_end(void *ctx, struct err *e) {
     struct trainer *t = ctx;
     const int n = 2 * model_train_set(t->model, t->adapter).n;
     bool more = false;
-    if (t->moments == n) return ST_OK;
-    if (t->reading) return t->comm->bcast(t->comm, 0, &more, sizeof more, e);
+    enum status st = ST_OK;
+    if (t->reading && t->moments < n) TRY(t->comm->bcast(t->comm, 0, &more, sizeof more, e));
     CLEANUP_FREE float *host = xmalloc((size_t)most(t) * sizeof *host);
-    for (; t->moments < n; t->moments++) TRY(collect(t, t->moments / 2, t->moments % 2, host, e));
-    return ST_OK;
+    for (; !t->reading && t->moments < n && st != ST_LOST; t->moments++)
+        st = collect(t, t->moments / 2, t->moments % 2, host, e);
+    return st == ST_LOST ? st : comm_agree(t->comm, st, e);
 }
 
 struct adamw_parts follow_parts(struct trainer *t) {
@@ -253,13 +259,19 @@ struct adamw_parts follow_parts(struct trainer *t) {
 static enum status moments(struct trainer *t, struct unpack *u, struct err *e) {
     const int n = 2 * model_train_set(t->model, t->adapter).n;
     bool reading, more = true;
+    enum status st = ST_OK;
+    struct err later;
     UNPACK(u, reading);
     CLEANUP_FREE float *host = xmalloc((size_t)most(t) * sizeof *host);
     for (int i = 0; i < n && more; i++) {
         if (reading) TRY(t->comm->bcast(t->comm, 0, &more, sizeof more, e));
-        if (more) TRY(reading ? spread(t, i / 2, i % 2, host, e) : collect(t, i / 2, i % 2, host, e));
+        if (!more) break;
+        struct err *const say = st == ST_OK ? e : &later;
+        const enum status now = reading ? spread(t, i / 2, i % 2, host, say) : collect(t, i / 2, i % 2, host, say);
+        if (now == ST_LOST) return now;
+        if (st == ST_OK) st = now;
     }
-    return ST_OK;
+    return comm_agree(t->comm, st, e);
 }
 
 /* ---- the other ranks ----------------------------------------------------------------------------------------------*/
@@ -299,7 +311,7 @@ enum status train_follow(struct trainer *t, struct model *reference, enum rank_c
     case RANK_ACCUMULATE: return accumulate(t, &u, e);
     case RANK_STEP: return optimizer_step(t, &u, e);
     case RANK_STATE: return comm_agree(t->comm, share_state(t, e), e);
-    case RANK_VALUES: return comm_agree(t->comm, follow_gather_values(t, e), e);
+    case RANK_VALUES: return follow_gather_values(t, e);
     case RANK_MOMENTS: return moments(t, &u, e);
     default: return FAIL(e, ST_LOST, "rank 0 gave command %d, which is none of training", (int)what);
     }

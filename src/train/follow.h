@@ -19,7 +19,7 @@ enum status train_share_state(struct trainer *t, struct err *e) MUST_USE;
 /* Rank 0, in front of model_save: where each rank has a part of the float32 weights (trainer_open), the model gets all
  * of them, until the next train_accumulate. Nothing happens where it has them. */
 enum status train_gather_values(struct trainer *t, struct err *e) MUST_USE;
-/* Its work on every rank. Queued, as fold_gather. */
+/* Its work on every rank. An error of one is everybody's, and nothing has been sent then. Queued, as fold_gather. */
 enum status follow_gather_values(struct trainer *t, struct err *e) MUST_USE;
 /* How the parts of a trainer's moments meet. */
 struct adamw_parts follow_parts(struct trainer *t);

@@ -229,11 +229,14 @@ static void keep_state(struct training *t, int64_t opt_step_before, double basel
     char where[400];
     struct err e;
     if (t->opt_step != opt_step_before || t->step <= t->saved_step) return;
-    if (t->trainer && model_find_nonfinite(t->s.policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where))
+    enum status st = t->trainer ? train_gather_values(t->trainer, &e) : ST_OK;
+    if (st == ST_OK && t->trainer &&
+        model_find_nonfinite(t->s.policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where))
         return; /* nothing to go on from */
     t->baseline = baseline_before;
     missing_count_back(&t->missing, &t->ahead.batch[0]->r);
-    if (save(t, NULL, &e) == ST_OK)
+    if (st == ST_OK) st = save(t, NULL, &e);
+    if (st == ST_OK)
         log_info("the state before step %lld is saved", (long long)t->step + 1);
     else
         log_warn("the state before step %lld could not be saved: %s", (long long)t->step + 1, e.msg);
@@ -382,7 +385,7 @@ static enum status one_step(struct training *t, struct err *e) {
     st = update_policy_by(&pupil, &t->now, t->s.lease, groups, n_groups, &t->opt_step, &u, e);
     free(groups);
     if (st != ST_OK) {
-        keep_state(t, opt_step, baseline);
+        if (st != ST_LOST) keep_state(t, opt_step, baseline);
         goto out;
     }
     times.assemble_s = t2 - t1;

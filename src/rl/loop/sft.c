@@ -257,10 +257,11 @@ static enum status save(struct sft *s, struct err *e) {
 static void keep_state(struct sft *s, int64_t first_step) {
     char where[400];
     struct err e;
-    if (s->step == first_step || model_find_nonfinite(s->policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where))
-        return;
-    if (save(s, &e) != ST_OK)
-        log_warn("the state before step %lld could not be saved: %s", (long long)s->step + 1, e.msg);
+    if (s->step == first_step) return;
+    enum status st = train_gather_values(s->trainer, &e);
+    if (st == ST_OK && model_find_nonfinite(s->policy.model, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where)) return;
+    if (st == ST_OK) st = save(s, &e);
+    if (st != ST_OK) log_warn("the state before step %lld could not be saved: %s", (long long)s->step + 1, e.msg);
 }
 
 /* One optimizer step on one batch; its numbers. */
@@ -298,7 +299,7 @@ static enum status train(struct sft *s, const volatile bool *cancel, struct err 
         if (o->stop_after_minutes > 0 && clock_now_s() - start > 60 * o->stop_after_minutes) break;
         struct sft_step u;
         if ((st = one_step(s, &u, e)) != ST_OK) {
-            keep_state(s, first);
+            if (st != ST_LOST) keep_state(s, first);
             break;
         }
         loss += u.sums.loss.loss / (double)u.sums.loss.n;
