@@ -263,6 +263,18 @@ static void test_lent(void **state) {
             model_params_changed(lent);
             for (int i = 0; i < a.n; i++) same_bits(b.param[i].w, a.param[i].w, a.param[i].n, a.param[i].name);
         }
+        /* A value that is no number is found while values lie in the slab; a gradient there is not taken for one. */
+        char where[300];
+        const struct param *const lost = &b.param[2];
+        assert_ptr_equal(lost->w, lost->g);
+        lost->w[3] = NAN;
+        assert_true(model_find_nonfinite(lent, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where));
+        assert_non_null(strstr(where, lost->name));
+        lost->w[3] = 0;
+        CHECK(model_forward(lent, &x.b, other, NULL, NULL, &err));
+        CHECK(model_backward(lent, &x.b, x.g, &err));
+        lost->g[3] = NAN;
+        assert_false(model_find_nonfinite(lent, ADAPTER_OWN, FIND_WEIGHTS, where, sizeof where));
         assert_int_equal(model_train_prepare(lent, TRAIN_FULL, &err), ST_INVALID);
         free(values);
         model_free(whole);

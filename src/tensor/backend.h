@@ -208,7 +208,7 @@ enum { PEERS_ID_BYTES = 128 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 19 };
+enum { BACKEND_ABI = 20 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

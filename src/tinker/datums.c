@@ -187,8 +187,8 @@ static void *columns(const void *x, int64_t rows, int64_t K, int64_t from, int64
     return out;
 }
 
-/* A part of a wide datum's targets. Its prompt is one token: parts that shared their rows would take the memory of all
- * their targets at once. */
+/* A part of a wide datum's targets. Its prompt is one token, since parts that share their rows take the memory of all
+ * their targets at once. Parts of a text of one token share it all the same. */
 static struct datum piece_of(const struct datum *d, int64_t from, struct arena *a) {
     const int64_t rows = d->end - d->begin, width = i64_min(DATUM_MAX_TARGETS, d->K - from);
     struct datum p = *d;

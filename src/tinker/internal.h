@@ -35,7 +35,7 @@ struct kept_results {
 struct tinker_tenant {
     struct tinker_tenant *next;
     char id[33]; /* digits of the key's digest; "": the server has no keys */
-    char *name;  /* the key's, or else what messages and metrics may call it; known once it has asked for something */
+    char *name;  /* the key's; NULL: it has none, or has not asked for anything yet */
     struct kept_results kept;
     struct model_turn turn;
     int64_t held_bytes;                    /* of calls that wait */

@@ -125,12 +125,14 @@ static bool follows(const struct adamw *a, const struct param *p, int i, int64_t
            (uintptr_t)a->m[j] - (uintptr_t)a->m[i] == to - from && (uintptr_t)a->v[j] - (uintptr_t)a->v[i] == to - from;
 }
 
-/* What of parameter i the part has: n elements from *from on. */
-static int64_t part_of(const struct adamw *a, const struct param *p, int64_t *from) {
-    const int64_t at = p->g - a->part_g, begin = i64_max(at, a->part_at),
-                  end = i64_min(at + p->n, a->part_at + a->part_n);
-    *from = begin - at;
+int64_t adamw_overlap(const struct param *p, const float *g, int64_t at, int64_t n, int64_t *from) {
+    const int64_t place = p->g - g, begin = i64_max(place, at), end = i64_min(place + p->n, at + n);
+    *from = begin - place;
     return i64_max(0, end - begin);
+}
+
+static int64_t part_of(const struct adamw *a, const struct param *p, int64_t *from) {
+    return adamw_overlap(p, a->part_g, a->part_at, a->part_n, from);
 }
 
 float *adamw_part(const struct adamw *a, const struct param *p, int kind, int64_t *from, int64_t *n) {

@@ -44,6 +44,8 @@ enum status adamw_create(struct backend *be, const struct param *p, int n_params
 enum status adamw_create_part(struct backend *be, int n_params, const float *g, int64_t at, int64_t n,
                               const struct adamw_parts *parts, struct adamw **out, struct err *e) MUST_USE;
 void adamw_free(struct adamw *a); /* NULL is fine */
+/* How many elements of a parameter have their gradients in floats [at, at + n) of the slab g: those from *from on. */
+int64_t adamw_overlap(const struct param *p, const float *g, int64_t at, int64_t n, int64_t *from);
 /* What of a parameter a part has: elements [*from, *from + *n) of it, whose moments of this kind lie there. */
 float *adamw_part(const struct adamw *a, const struct param *p, int kind, int64_t *from, int64_t *n);
 

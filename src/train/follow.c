@@ -167,16 +167,6 @@ enum status train_gather_values(struct trainer *t, struct err *e) {
     return follow_gather_values(t, e);
 }
 
-/* What rank r has of a parameter: elements [*from, *from + the result). */
-static int64_t part_of(const struct trainer *t, const struct param *p, int r, int64_t *from) {
-    const int64_t place = p->g - model_train_set(t->model, t->adapter).g;
-    int64_t at, n;
-    fold_slice(t->sum, r, &at, &n);
-    const int64_t begin = i64_max(place, at), end = i64_min(place + p->n, at + n);
-    *from = begin - place;
-    return i64_max(0, end - begin);
-}
-
 /* The moments of this kind of parameter i, n floats, meet on rank 0, in host. Every rank calls it, and sends its part
  * also when its device has failed, which the file's end tells the others. */
 static enum status collect(struct trainer *t, int i, int kind, float *host, struct err *e) {
@@ -192,7 +182,9 @@ static enum status collect(struct trainer *t, int i, int kind, float *host, stru
     const enum status st = be->sync(be, e); /* a file must not hold what a failed transfer left */
     out[0].n = (size_t)n * sizeof *mine;
     for (int r = 0; r < c->size && c->rank == 0; r++) {
-        const int64_t length = part_of(t, p, r, &from);
+        int64_t slice, slice_n;
+        fold_slice(t->sum, r, &slice, &slice_n);
+        const int64_t length = adamw_overlap(p, t->opt->part_g, slice, slice_n, &from);
         in[r] = (struct byte_span){(size_t)(length > 0 ? from : 0) * sizeof *host, (size_t)length * sizeof *host};
     }
     struct err lost;

@@ -23,6 +23,12 @@ refuses "a base in codes that is trained" 2 'base_dtype' "$KRL" plan --arch tiny
 refuses "what does not fit" 1 'at least [0-9.]+ GiB of device memory, of which 20\.0 GiB are free: weights 14\.2' seven 20
 cp "$tmp/out" "$tmp/refused"
 check "and the table says by how much" grep -qE '^together +[0-9.]+ GiB of 20\.00' "$tmp/refused"
+# All parameters: one card of 80 GB is too small, and each of four has a slice of the float32 weights, moments and sums.
+all_of() { seven 79 dtype=bf16 lora_rank=0 gpus="$1" train_tokens=2048 max_tokens=1536 prompt_max_tokens=512; }
+refuses "all of 7 billion parameters on one card" 1 'at least 158\.[0-9] GiB' all_of 1
+check "but on four" all_of 4
+cp "$tmp/out" "$tmp/four"
+check "its slice of weights, moments and sums" grep -qE "^the optimizer's moments and the sum of the gradients +28\.[0-9]+ GiB" "$tmp/four"
 refuses "no memory" 2 'expected GiB' seven none
 refuses "an unknown shape" 2 'expected qwen2' "$KRL" plan --arch llama
 refuses "an unknown key" 2 'rungs' "$KRL" plan --arch tiny rungs=2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `kernelrl serve --tinker` while clients and server are killed and the network breaks calls (tinker_chaos.py), and with
 # 1,000 polls, 40 models and bodies of 5 MB (tinker_load.py). LOAD_SECONDS is for how long: from 300 on the memory must
-# stop to grow.
+# stop growing.
 . "$(dirname "$0")/../e2e/tap.bash"
 if [ ! -f models/tiny/model.safetensors ]; then
     skip "clients that are killed" "models/tiny has no model.safetensors; make embedded-model builds it"
