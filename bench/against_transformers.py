@@ -35,6 +35,19 @@ LLAMA = dict(
         original_max_position_embeddings=8192,
     ),
 )
+
+
+def moe(experts, chosen, width, head):
+    return QWEN | dict(
+        num_experts=experts,
+        num_experts_per_tok=chosen,
+        moe_intermediate_size=width,
+        head_dim=head,
+        norm_topk_prob=True,
+        decoder_sparse_step=1,
+    )
+
+
 KEYS = (
     "hidden_size",
     "num_hidden_layers",
@@ -51,10 +64,13 @@ MODELS = {  # architecture, the values of KEYS, further ones
     "qwen2.5-1.5b": ("Qwen2", (1536, 28, 8960, 12, 2, 151936, True), QWEN),
     "qwen2.5-7b": ("Qwen2", (3584, 28, 18944, 28, 4, 152064, False), QWEN),
     "llama3.1-8b": ("Llama", (4096, 32, 14336, 32, 8, 128256, False), LLAMA),
+    "tiny-moe": ("Qwen3Moe", (64, 2, 160, 4, 2, 300, False), moe(8, 2, 32, 16)),
+    "qwen3-30b-a3b-8": ("Qwen3Moe", (2048, 8, 6144, 32, 4, 151936, False), moe(128, 8, 768, 128)),
 }
 LENGTHS = (96, 7, 160)
 PROMPT, GREEDY = 32, 256
-TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+TARGETS = ATTENTION + ["gate_proj", "up_proj", "down_proj"]
 
 
 def arguments():
@@ -248,7 +264,7 @@ def kernelrl_side(args, folder):
             side.number["greedy tokens that differ"] = line["differ"]
         elif "value" in line:
             side.loss(what, line["value"], line["expected"])
-        else:
+        elif "." in what:
             prefix, name = what.split(".", 1)
             side.matrix(prefix, name, line["norm"], line["expected_norm"], line["cosine"])
     return side.summary()
@@ -260,8 +276,10 @@ def one_model(torch, transformers, peft, save_file, name, args):
     with tempfile.TemporaryDirectory(dir=scratch_of(args)) as folder:
         model = build(torch, transformers, name, args.device)
         model.save_pretrained(folder)
+        # PEFT has no adapters on transformers' experts, which are one parameter for all.
+        targets = ATTENTION if "Moe" in MODELS[name][0] else TARGETS
         lora = peft.LoraConfig(
-            r=16, lora_alpha=32, target_modules=TARGETS, init_lora_weights=False, task_type="CAUSAL_LM"
+            r=16, lora_alpha=32, target_modules=targets, init_lora_weights=False, task_type="CAUSAL_LM"
         )
         vocabulary, generator = model.config.vocab_size, torch.Generator().manual_seed(2)
         lengths = (PROMPT,) + LENGTHS

@@ -197,7 +197,9 @@ static enum status parse_sparse_layers(const json_t *j, const char *where, struc
 static enum status parse_experts(const json_t *j, const char *where, struct model_config *c, struct err *e) {
     bool any = false;
     if (!c->arch->experts) return ST_OK;
-    TRY(positive(j, where, "num_experts", EXPERTS_MAX, &c->E, e));
+    /* transformers 5 saves num_experts under the other name. */
+    const char *experts = json_object_get(j, "num_local_experts") ? "num_local_experts" : "num_experts";
+    TRY(positive(j, where, experts, EXPERTS_MAX, &c->E, e));
     TRY(positive(j, where, "num_experts_per_tok", c->E, &c->top_k, e));
     TRY(positive(j, where, "moe_intermediate_size", 1 << 18, &c->moe_F, e));
     TRY(js_opt_bool(j, where, "norm_topk_prob", &c->norm_topk, e));

@@ -722,6 +722,7 @@ static void refuse(const char *text, enum status st, const char *why) {
 static void test_configs(void **state) {
     (void)state;
     refuse(CONFIG_OF("0", ""), ST_INVALID, "num_experts: expected an integer in 1..1024, got 0");
+    refuse(CONFIG_OF("6", ",\"num_local_experts\":0"), ST_INVALID, "num_local_experts: expected an integer in 1..1024");
     refuse(CONFIG_OF("1", ""), ST_INVALID, "num_experts_per_tok: expected an integer in 1..1, got 2");
     refuse(CONFIG_OF("6", ",\"decoder_sparse_step\":0"), ST_INVALID, "decoder_sparse_step");
     refuse(CONFIG_OF("6", ",\"mlp_only_layers\":3"), ST_PARSE, "mlp_only_layers");
@@ -731,6 +732,9 @@ static void test_configs(void **state) {
     CHECK(model_init(CONFIG_OF("6", ",\"decoder_sparse_step\":2,\"mlp_only_layers\":[7]"), 1, NULL, be, &m, &err));
     const struct model_config *c = model_cfg(m);
     assert_true(!c->sparse[0] && c->sparse[1] && !c->sparse[2] && c->E == 6 && c->top_k == 2 && c->moe_F == 24);
+    model_free(m);
+    CHECK(model_init(CONFIG_OF("6", ",\"num_local_experts\":4"), 1, NULL, be, &m, &err));
+    assert_int_equal(model_cfg(m)->E, 4);
     model_free(m);
     CHECK(model_init(CONFIG_OF("6", ",\"mlp_only_layers\":[0,1,2]"), 1, NULL, be, &m, &err));
     assert_int_equal(model_cfg(m)->E, 0);
