@@ -294,6 +294,52 @@ static void test_targets_of_a_large_shape(void **state) {
     close_all();
 }
 
+static struct str one_token_body(const char *model, int seq, int K) {
+    CLEANUP_STR struct str datum = STR_INIT, chunk = STR_INIT, encoded = STR_INIT;
+    CLEANUP_FREE int64_t *targets = xmalloc((size_t)K * sizeof *targets);
+    CLEANUP_FREE float *weights = xmalloc((size_t)K * sizeof *weights);
+    struct str s = STR_INIT;
+    for (int k = 0; k < K; k++) {
+        targets[k] = k % 2000;
+        weights[k] = 1e-3f;
+    }
+    proto_put_bytes(&encoded, 1, &(int32_t){7}, sizeof(int32_t));
+    proto_put_bytes(&chunk, 1, encoded.p, encoded.len);
+    proto_put_bytes(&datum, 1, chunk.p, chunk.len);
+    put_tensor(&datum, "target_tokens", 2, targets, (size_t)K * 8, K, 1);
+    put_tensor(&datum, "weights", 1, weights, (size_t)K * 4, K, 1);
+    proto_put_text(&s, 1, model);
+    proto_put_varint(&s, 2, (uint64_t)seq);
+    proto_put_bytes(&s, 3, datum.p, datum.len);
+    proto_put_text(&s, 4, "cross_entropy");
+    return s;
+}
+
+static struct wire_output train_one_token(const char *model, int seq, int K) {
+    CLEANUP_STR struct str s = one_token_body(model, seq, K);
+    const int fd = join();
+    send_all(fd, "POST", "forward_backward", PROTO_HEADER, s.p, s.len);
+    return read_output(done(take_all(fd)));
+}
+
+/* A text of one token with very many targets takes the memory of so many as longer texts have at a time. */
+static void test_many_targets_of_one_token(void **state) {
+    enum { MOST = 24 * DATUM_MAX_TARGETS, K = 8 * MOST + 5, VOCAB = 2048 };
+    (void)state;
+    open_all(4);
+    assert_int_equal(tinker_options.train_tokens, 24);
+    const char *m = new_model(new_session(), 0, ALL_PARTS);
+    const struct wire_output many = train_one_token(m, 1, K), few = train_one_token(m, 2, 2000);
+    assert_true(many.datum[0].rows == 1 && many.datum[0].width == K);
+    for (int k = 0; k < K; k++)
+        assert_memory_equal(&many.datum[0].logp[k], &few.datum[0].logp[k % 2000], sizeof(float));
+    assert_true(fabs(loss_in(&many) / K - loss_in(&few) / 2000) < 1e-4);
+    /* logits of MOST rows, and what else there is of a row, which is little */
+    const int64_t bytes = model_memory(model_thread_policy(tinker->thread)->model).activation_bytes;
+    assert_in_range(bytes, 1, MOST * (VOCAB + 256) * (int64_t)sizeof(float));
+    close_all();
+}
+
 /* What is told of requests that have ended goes with their results. */
 static void test_told_requests_go(void **state) {
     (void)state;
@@ -347,6 +393,7 @@ int main(int argc, char **argv) {
         TEST(test_results_that_nobody_fetches),
         TEST(test_bytes_that_wait),
         TEST(test_targets_of_a_large_shape),
+        TEST(test_many_targets_of_one_token),
         TEST(test_told_requests_go),
         TEST(test_failed_samplers_go),
     };
