@@ -14,9 +14,8 @@ static void head_backward16(struct model *m, const struct train_batch *b, const 
         const int64_t end = i64_min(i + run, b->N), rows = end - i;
         for (int64_t j = i; !w->keep_logits && j < end; j += w->chunk) {
             const int64_t n = i64_min(w->chunk, end - j);
-            struct tensor hc = act_full(m, w->hc, n, D), lg = tensor_full(w->logits, n, V);
-            be->gather_rows(be, hc, hn, b->rows + j);
-            model_wanted_logits(m, j, lg, hc);
+            struct tensor lg = tensor_full(w->logits, n, V);
+            model_wanted_logits(m, b, j, lg);
             fused_logits_grad(be, dl_of(m, j, n), lg, b->targets + j, w->ones);
         }
         struct tensor hs = act_full(m, w->hs, rows, D);
@@ -44,8 +43,8 @@ static void head_backward(struct model *m, const struct train_batch *b, const fl
         const int64_t n = i64_min(w->chunk, b->N - i);
         struct tensor hc = act_full(m, w->hc, n, D), dhc = tensor_full(w->dhc, n, D);
         struct tensor lg = tensor_full(logits_of(w, i, V), n, V);
+        if (!w->keep_logits) model_wanted_logits(m, b, i, lg);
         be->gather_rows(be, hc, hn, b->rows + i);
-        if (!w->keep_logits) model_wanted_logits(m, i, lg, hc);
         fused_logits_grad(be, lg, lg, b->targets + i, g + i);
         lora_backward(m, behind, LORA_OF_HN, lg, model_head_xa(m, i), dt);
         lora_dx(m, behind, LORA_OF_HN, dhc, lg, &m->head, dt);

@@ -178,6 +178,31 @@ static void test_one_forward(void **state) {
     }
 }
 
+/* Several targets of a row: its logits are computed once, and have the bits of one alone. */
+static void test_soft_targets(void **state) {
+    (void)state;
+    static struct group x;
+    static int32_t rows[3 * N], targets[3 * N];
+    float alone[N], soft[3 * N];
+    make_group(&x);
+    write_checkpoint(untied, "policy");
+    struct model *m = load("policy", &bf16, two, 5);
+    CHECK(model_forward(m, &x.b, alone, NULL, NULL, &err));
+    for (int i = 0; i < 3 * N; i++) {
+        rows[i] = x.rows[i / 3];
+        targets[i] = i % 3 == 1 ? 7 : x.targets[i / 3];
+    }
+    x.b.rows = rows;
+    x.b.targets = targets;
+    x.b.N = 3 * N;
+    CHECK(model_forward(m, &x.b, soft, NULL, NULL, &err));
+    for (int i = 0; i < N; i++) {
+        same_bits(&soft[3 * i], &alone[i], 1, "first");
+        same_bits(&soft[3 * i + 2], &alone[i], 1, "last");
+    }
+    model_free(m);
+}
+
 /* |a - b| / |b| over all gradients of two models. */
 static double gradients_off(struct model *a, struct model *b) {
     int n;
@@ -384,9 +409,9 @@ static void test_choice(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_forward), cmocka_unit_test(test_gradients), cmocka_unit_test(test_lent),
-        cmocka_unit_test(test_repack),      cmocka_unit_test(test_frozen),    cmocka_unit_test(test_put),
-        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_one_forward), cmocka_unit_test(test_soft_targets), cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_lent),        cmocka_unit_test(test_repack),       cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_put),         cmocka_unit_test(test_choice),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -228,9 +228,14 @@ static void reserve_host(struct model *m, const struct train_batch *b) {
     if (w->chunk > w->cap_chunk) {
         w->ones = xrealloc(w->ones, (size_t)w->chunk * sizeof *w->ones);
         w->count = xrealloc(w->count, (size_t)w->chunk * sizeof *w->count);
+        w->first = xrealloc(w->first, (size_t)w->chunk * sizeof *w->first);
         for (int64_t i = w->cap_chunk; i < w->chunk; i++) w->ones[i] = 1;
         for (int64_t i = w->cap_chunk; i < w->chunk; i++) w->count[i] = (int32_t)i;
         w->cap_chunk = w->chunk;
+    }
+    if (b->N > w->cap_N) {
+        w->apart = xrealloc(w->apart, (size_t)b->N * sizeof *w->apart);
+        w->cap_N = b->N;
     }
     if (b->T > w->cap_T) {
         w->pos = xrealloc(w->pos, (size_t)b->T * sizeof *w->pos);
@@ -350,9 +355,40 @@ static void *head_kept(const struct model *m, void *kept, int64_t i) {
 void *model_head_xa(const struct model *m, int64_t i) { return head_kept(m, m->ts.head_xa, i); }
 void *model_head_dt(const struct model *m, int64_t i) { return head_kept(m, m->ts.head_dt, i); }
 
-void model_wanted_logits(struct model *m, int64_t i, struct tensor lg, struct tensor hc) {
-    const struct lora_runs l = runs_within(&m->ts.p.head, i, hc.rows, m->ts.cut);
-    model_head_forward(m, &l, lg, hc, model_head_xa(m, i));
+/* Finds neighbours that want one row, as the targets of a soft row do. first: where each of the n rows stands among
+ * `apart`, the rows without repetitions. Returns their number. */
+static int64_t rows_apart(const int32_t *rows, int64_t n, int32_t *apart, int32_t *first) {
+    int64_t count = 0;
+    for (int64_t j = 0; j < n; j++) {
+        if (j == 0 || rows[j] != rows[j - 1]) apart[count++] = rows[j];
+        first[j] = (int32_t)(count - 1);
+    }
+    return count;
+}
+
+/* Row j of x becomes its row first[j], which is not behind it: from the last one on, so that none is lost. */
+static void spread_rows(struct backend *be, struct tensor x, const int32_t *first) {
+    const size_t bytes = (size_t)x.cols * dtype_bytes(x.dt);
+    for (int64_t j = x.rows - 1; j > 0; j--)
+        if (first[j] != j) be->mem_copy(be, tensor_rows(x, j, 1).data, tensor_rows(x, first[j], 1).data, bytes);
+}
+
+void model_wanted_logits(struct model *m, const struct train_batch *b, int64_t i, struct tensor lg) {
+    struct train_space *w = &m->ts;
+    int32_t *const rows = w->apart + i; /* which a pass may read again at this address */
+    const int64_t n = lg.rows, apart = rows_apart(b->rows + i, n, rows, w->first);
+    const struct lora_runs l = runs_within(&w->p.head, i, n, w->cut);
+    struct tensor hc = act_full(m, w->hc, apart, m->cfg.D);
+    for (int k = 0; k < l.n; k++) { /* a row and its copies are of one run */
+        struct lora_rows *r = &l.run[k];
+        const int64_t row = w->first[r->row];
+        *r = (struct lora_rows){r->adapter, row, w->first[r->row + r->n - 1] + 1 - row};
+    }
+    m->be->gather_rows(m->be, hc, act_full(m, w->hn, b->T, m->cfg.D), rows);
+    model_head_forward(m, &l, tensor_rows(lg, 0, apart), hc, model_head_xa(m, i));
+    if (apart == n) return;
+    spread_rows(m->be, lg, w->first);
+    if (w->head_xa) spread_rows(m->be, act_full(m, model_head_xa(m, i), n, head_rank(m, w->of)), w->first);
 }
 
 enum status model_forward(struct model *m, const struct train_batch *b, float *logp, float *entropy, float *hidden,
@@ -363,13 +399,13 @@ enum status model_forward(struct model *m, const struct train_batch *b, float *l
     const int64_t D = m->cfg.D, V = m->cfg.V;
     for (int64_t i = 0; i < b->N; i += w->chunk) {
         const int64_t n = i64_min(w->chunk, b->N - i);
-        struct tensor hc = act_full(m, w->hc, n, D), lg = tensor_full(logits_of(w, i, V), n, V);
-        be->gather_rows(be, hc, act_full(m, w->hn, b->T, D), b->rows + i);
+        struct tensor lg = tensor_full(logits_of(w, i, V), n, V);
         if (!b->targets) {
+            be->gather_rows(be, act_full(m, w->hc, n, D), act_full(m, w->hn, b->T, D), b->rows + i);
             get_hidden(m, hidden + i * D, w->hc, n * D);
             continue;
         }
-        model_wanted_logits(m, i, lg, hc);
+        model_wanted_logits(m, b, i, lg);
         be->logprob(be, logp + i, entropy ? entropy + i : NULL, lg, b->targets + i);
         if (!w->dhn) continue;
         /* What backward needs of these logits is d logp / d hn, and of a head that is trained d logp / d logits: g
@@ -407,6 +443,8 @@ void train_space_free(struct model *m) {
     free(m->ts.pos);
     free(m->ts.ones);
     free(m->ts.count);
+    free(m->ts.apart);
+    free(m->ts.first);
     free(m->ts.seq);
     free(m->ts.p.lora.run);
     free(m->ts.p.head.run);

@@ -143,8 +143,11 @@ struct train_space {
     /* Where an adapter's head is trained, of activations' type: scale * hn A^T and, with dl, the gradient at hn A^T,
      * [N,R]; and a run's rows of the former, scaled. */
     void *head_xa, *head_dt, *head_xs;
-    float *ones;              /* [chunk], host */
-    int32_t *count;           /* [chunk] 0, 1, 2 and so on, host */
+    float *ones;    /* [chunk], host */
+    int32_t *count; /* [chunk] 0, 1, 2 and so on, host */
+    /* Host: of each chunk of the wanted rows, these without repetitions [N], and where each stands among them [chunk].
+     */
+    int32_t *apart, *first;
     const struct adapter *of; /* the adapter that a batch goes through which is trained on; NULL: none */
     bool backward;            /* true: the last batch is trained on */
     bool full;                /* true: it is, and the gradients are the base's; false: they are the adapter's */
@@ -160,7 +163,7 @@ struct train_space {
     void *moe_da, *moe_dgu;
     struct pass p;
     int64_t chunk; /* rows of an LM-head chunk */
-    int64_t cap_chunk;
+    int64_t cap_chunk, cap_N;
     /* The first n_shared layers keep only their inputs, and share the room of their other activations, which at present
      * holds those of layer `held`. */
     int n_shared, held;
@@ -279,8 +282,9 @@ enum status config_parse(json_t *j, const char *where, struct model_config *c, s
 void model_layer_recall(struct model *m, int i);
 /* The logits lg of the rows hn, which the adapters of `l` act on; xa as in lora_forward. */
 void model_head_forward(struct model *m, const struct lora_runs *l, struct tensor lg, struct tensor hn, void *xa);
-/* The logits lg of as many wanted rows of the last batch as hc has, from wanted row i on. hc: these rows of hn. */
-void model_wanted_logits(struct model *m, int64_t i, struct tensor lg, struct tensor hc);
+/* The logits lg of as many wanted rows of the last batch, from wanted row i on. A row that neighbours want is computed
+ * once and copied to each. Overwrites ts.hc. */
+void model_wanted_logits(struct model *m, const struct train_batch *b, int64_t i, struct tensor lg);
 /* Where scale * hn A^T of the head, and the gradient at hn A^T, lie from wanted row i on: in memory that is kept until
  * the backward pass, or in scratch. */
 void *model_head_xa(const struct model *m, int64_t i);

@@ -431,6 +431,99 @@ static void test_shared_prompt(void **state) {
     shared_prompt(moe_wide);
 }
 
+/* ---- several targets of a row -------------------------------------------------------------------------------------*/
+
+enum { SOFT = 5, SOFT_ROWS = 70, SOFT_N = SOFT * SOFT_ROWS };
+
+static int64_t head_products; /* rows of all products with the head of a wide model */
+static void (*plain_linear)(struct backend *, struct tensor, struct tensor, const struct weight *, const float *, bool);
+static void counted_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w,
+                           const float *bias, bool accumulate) {
+    if (w->N == 150 && w->K == 72) head_products += x.rows;
+    plain_linear(be, y, x, w, bias, accumulate);
+}
+
+/* SOFT targets of each row, one behind the other; or `apart`, where an entry without a gradient stands between any two,
+ * so that no neighbours want one row. */
+struct soft {
+    int32_t ids[SOFT_ROWS + 1], rows[2 * SOFT_N], targets[2 * SOFT_N];
+    struct segment seg;
+    struct train_batch b;
+    float g[2 * SOFT_N], logp[2 * SOFT_N], entropy[2 * SOFT_N];
+};
+static void make_soft(struct soft *x, bool apart) {
+    struct rng r = rng_make(31, 0);
+    const int stride = apart ? 2 : 1;
+    *x = (struct soft){.seg = {0, SOFT_ROWS + 1, -1, 0}};
+    for (int i = 0; i <= SOFT_ROWS; i++) x->ids[i] = (int32_t)rng_below(&r, 150);
+    for (int i = 0; i < SOFT_N; i++) {
+        x->rows[i * stride] = i / SOFT;
+        x->targets[i * stride] = (int32_t)rng_below(&r, 150);
+        x->g[i * stride] = (float)rng_normal(&r);
+        if (apart) x->rows[i * stride + 1] = SOFT_ROWS;
+    }
+    x->b = (struct train_batch){x->ids, SOFT_ROWS + 1, &x->seg, 1, x->rows, x->targets, SOFT_N * stride, false};
+}
+
+/* What the batch has taken where there was memory for all of it. */
+static int64_t soft_bytes(struct model *m, struct soft *x) {
+    CHECK(model_forward(m, &x->b, x->logp, x->entropy, NULL, &err));
+    return model_memory(m).activation_bytes;
+}
+
+/* A row of the head is computed once for all its targets, but for those at a border between two chunks, with the bits
+ * of one that is computed for each. kept: there is memory for the logits until the backward pass. most: so many rows of
+ * the head in a forward and a backward pass. */
+static void soft_targets(const char *config, bool full, bool kept, int64_t most) {
+    static struct soft x[2];
+    const struct adapter_shape shape = {.rank = 5, .alpha = 3, .parts = ADAPTER_ATTENTION | ADAPTER_MLP | ADAPTER_HEAD};
+    struct model *m[2];
+    struct train_set set[2];
+    for (int k = 0; k < 2; k++) {
+        int adapter = ADAPTER_BASE;
+        make_soft(&x[k], k == 1);
+        m[k] = make(config, two, 0);
+        if (full) CHECK(model_train_prepare(m[k], TRAIN_FULL, &err));
+        if (!full) CHECK(model_adapter_create(m[k], &shape, 3, &adapter, &err));
+        if (!full) CHECK(model_adapter_prepare(m[k], adapter, &err));
+        set[k] = model_train_set(m[k], adapter);
+        for (int i = 1; !full && i < set[k].n; i += 2) { /* B, which starts at zero */
+            struct rng r = rng_make(10, (uint64_t)i);
+            for (int64_t j = 0; j < set[k].param[i].n; j++) set[k].param[i].w[j] = 0.3f * (float)rng_normal(&r);
+        }
+        if (!full) model_adapter_changed(m[k], adapter);
+        x[k].seg.adapter = adapter;
+        if (!kept) model_limit_activations(m[k], soft_bytes(m[k], &x[k]) - 1);
+        head_products = 0;
+        plain_linear = two->linear;
+        two->linear = counted_linear;
+        CHECK(model_forward(m[k], &x[k].b, x[k].logp, x[k].entropy, NULL, &err));
+        CHECK(model_backward(m[k], &x[k].b, x[k].g, &err));
+        two->linear = plain_linear;
+        if (k == 0) assert_in_range(head_products, SOFT_ROWS, most);
+        assert_int_equal(model_memory(m[k]).logits_kept, kept);
+    }
+    for (int i = 0; i < SOFT_N; i++) {
+        same_bits(&x[0].logp[i], &x[1].logp[2 * i], 1, "logp");
+        same_bits(&x[0].entropy[i], &x[1].entropy[2 * i], 1, "entropy");
+    }
+    for (int i = 0; i < set[0].n; i++) {
+        const struct param *p = &set[0].param[i];
+        same_bits(p->g, set[1].param[i].g, p->n, p->name);
+    }
+    model_free(m[0]);
+    model_free(m[1]);
+}
+
+static void test_soft_targets(void **state) {
+    (void)state;
+    soft_targets(qwen3_wide, true, true, SOFT_ROWS + 2);
+    soft_targets(qwen3_wide, false, true, SOFT_ROWS + 2);
+    soft_targets(moe_wide, false, true, SOFT_ROWS + 2);
+    soft_targets(qwen3_wide, true, false, 2 * (SOFT_ROWS + 2));
+    soft_targets(qwen3_wide, false, false, 2 * (SOFT_ROWS + 2));
+}
+
 /* The cache gives the trainer's bits, however the tokens are cut into steps and whoever else is in the batch. */
 static void test_sampling_equals_training(void **state) {
     (void)state;
@@ -899,13 +992,13 @@ static void test_find_nonfinite(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find_nonfinite), cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_shared_prompt),  cmocka_unit_test(test_sampling_equals_training),
-        cmocka_unit_test(test_long_prefill),   cmocka_unit_test(test_shared_blocks),
-        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_partial_adapter),
-        cmocka_unit_test(test_initial_state),  cmocka_unit_test(test_bad_config),
-        cmocka_unit_test(test_bad_weights),    cmocka_unit_test(test_bad_adapters),
-        cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_find_nonfinite),  cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_shared_prompt),   cmocka_unit_test(test_sampling_equals_training),
+        cmocka_unit_test(test_soft_targets),    cmocka_unit_test(test_long_prefill),
+        cmocka_unit_test(test_shared_blocks),   cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_partial_adapter), cmocka_unit_test(test_initial_state),
+        cmocka_unit_test(test_bad_config),      cmocka_unit_test(test_bad_weights),
+        cmocka_unit_test(test_bad_adapters),    cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -37,6 +37,22 @@ static enum status opt_object(const json_t *j, const char *key, const json_t **o
     return ST_OK;
 }
 
+enum status call_read_label(const json_t *j, const char *key, const char **out, struct err *e) {
+    const char *text = NULL;
+    TRY(js_opt_str(j, body, key, &text, e));
+    if (text && strlen(text) > CALL_MAX_LABEL)
+        return FAIL(e, ST_PARSE, "body: %s: expected at most %d bytes", key, CALL_MAX_LABEL);
+    if (text) *out = text;
+    return ST_OK;
+}
+
+enum status call_read_metadata(const json_t *j, const json_t **out, struct err *e) {
+    TRY(opt_object(j, "user_metadata", out, e));
+    if (*out && json_dumpb(*out, NULL, 0, JSON_COMPACT) > CALL_MAX_METADATA)
+        return FAIL(e, ST_PARSE, "body: user_metadata: expected at most %d bytes of JSON", CALL_MAX_METADATA);
+    return ST_OK;
+}
+
 static enum status check_optimizer(const json_t *j, struct err *e) {
     const json_t *o;
     const char *type = "adamw";
@@ -57,7 +73,7 @@ enum status call_read_create_model(const json_t *j, struct call_create_model *ou
     TRY(js_get_str(j, body, "session_id", &out->session_id, e));
     TRY(need_count(j, "model_seq_id", &out->model_seq_id, e));
     TRY(js_opt_str(j, body, "base_model", &out->base_model, e));
-    TRY(opt_object(j, "user_metadata", &out->user_metadata, e));
+    TRY(call_read_metadata(j, &out->user_metadata, e));
     TRY(opt_object(j, "lora_config", &lora, e));
     if (lora) {
         static const char where[] = "body: lora_config";
@@ -86,7 +102,7 @@ enum status call_read_load(const json_t *j, struct call_load *out, struct err *e
     TRY(js_get_str(j, body, "path", &out->path, e));
     TRY(js_opt_bool(j, body, "optimizer", &out->optimizer, e));
     TRY(js_opt_str(j, body, "base_model", &out->base_model, e));
-    TRY(opt_object(j, "user_metadata", &out->user_metadata, e));
+    TRY(call_read_metadata(j, &out->user_metadata, e));
     TRY(js_opt_str(j, body, "weights_access_token", &token, e));
     if (token)
         return FAIL(e, ST_UNSUPPORTED, "weights_access_token is not supported here: checkpoints are this server's");
@@ -125,7 +141,7 @@ enum status call_read_save(const json_t *j, bool unnamed, struct call_save *out,
     TRY(js_opt_str(j, body, "path", &out->name, e));
     TRY(js_opt_i64(j, body, "ttl_seconds", &out->ttl_s, e));
     TRY(js_opt_bool(j, body, "overwrite", &out->overwrite, e));
-    TRY(opt_object(j, "user_metadata", &out->user_metadata, e));
+    TRY(call_read_metadata(j, &out->user_metadata, e));
     TRY(js_opt_str(j, body, "kind", &kind, e));
     if (strcmp(kind, "snapshot") != 0 && strcmp(kind, "inflight") != 0)
         return FAIL(e, ST_PARSE, "body: kind: expected \"snapshot\" or \"inflight\"");
@@ -198,12 +214,12 @@ static enum status read_prompt(const json_t *j, struct arena *a, struct call_sam
     return read_chunks(chunks, out->prompt, &out->n_prompt, e);
 }
 
-static enum status read_stop(const json_t *stop, struct call_sample *out, struct err *e) {
+static enum status read_stop(const json_t *stop, struct arena *a, struct call_sample *out, struct err *e) {
     size_t i;
     const json_t *v;
     if (!stop || json_is_null(stop)) return ST_OK;
     if (json_is_string(stop)) {
-        out->stop_text[out->n_stop_texts++] = json_string_value(stop);
+        out->stop_text[out->n_stop_texts++] = arena_strdup(a, json_string_value(stop));
         return ST_OK;
     }
     if (!json_is_array(stop)) return FAIL(e, ST_PARSE, "body: stop: expected a text, or a list of texts or ids");
@@ -212,7 +228,7 @@ static enum status read_stop(const json_t *stop, struct call_sample *out, struct
     out->stops_off = json_array_size(stop) == 0;
     json_array_foreach((json_t *)(uintptr_t)stop, i, v) {
         if (json_is_string(v))
-            out->stop_text[out->n_stop_texts++] = json_string_value(v);
+            out->stop_text[out->n_stop_texts++] = arena_strdup(a, json_string_value(v));
         else if (json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= INT32_MAX)
             out->stop_id[out->n_stop_ids++] = (int32_t)json_integer_value(v);
         else
@@ -221,7 +237,7 @@ static enum status read_stop(const json_t *stop, struct call_sample *out, struct
     return ST_OK;
 }
 
-static enum status read_params(const json_t *j, struct call_sample *out, struct err *e) {
+static enum status read_params(const json_t *j, struct arena *a, struct call_sample *out, struct err *e) {
     static const char where[] = "body: sampling_params";
     const json_t *p;
     int64_t seed = 0;
@@ -241,7 +257,7 @@ static enum status read_params(const json_t *j, struct call_sample *out, struct 
     if (!(out->temperature >= 0 && out->temperature <= 1e6))
         return FAIL(e, ST_PARSE, "body: temperature: expected 0 or more");
     if (!(out->top_p > 0 && out->top_p <= 1)) return FAIL(e, ST_PARSE, "body: top_p: expected more than 0, at most 1");
-    return read_stop(json_object_get(p, "stop"), out, e);
+    return read_stop(json_object_get(p, "stop"), a, out, e);
 }
 
 static const char of_targets[] = "body: target_prompt_logprobs";
@@ -262,27 +278,22 @@ static enum status read_numbers(const json_t *t, const char *key, int64_t low, s
     return ST_OK;
 }
 
-/* Puts the ids of a CSR tensor, `listed` of them, into their cells. */
-static enum status spread_targets(const json_t *t, const int64_t *ids, size_t listed, struct arena *a,
-                                  struct call_sample *out, struct err *e) {
-    const int64_t rows = out->n_prompt - 1, columns = out->n_targets;
+/* Reads where the listed ids of a CSR tensor stand. */
+static enum status read_places(const json_t *t, struct arena *a, struct call_sample *out, struct err *e) {
+    const int64_t rows = out->n_prompt - 1, columns = out->n_targets, listed = out->n_listed;
     size_t n_crow, n_col;
     TRY(read_numbers(t, "sparse_crow_indices", 0, a, &out->target_crow, &n_crow, e));
     TRY(read_numbers(t, "sparse_col_indices", 0, a, &out->target_col, &n_col, e));
     const int64_t *crow = out->target_crow, *col = out->target_col;
-    if (n_crow != (size_t)rows + 1 || n_col != listed || crow[0] != 0 || crow[rows] != (int64_t)listed)
+    if (n_crow != (size_t)rows + 1 || n_col != (size_t)listed || crow[0] != 0 || crow[rows] != listed)
         return FAIL(e, ST_PARSE, "target_prompt_logprobs: the indices do not fit the shape and the data");
-    out->target = arena_array(a, int64_t, rows * columns);
-    for (int64_t i = 0; i < rows * columns; i++) out->target[i] = -1;
     for (int64_t r = 0; r < rows; r++) {
-        if (crow[r] > crow[r + 1] || crow[r + 1] > (int64_t)listed)
+        if (crow[r] > crow[r + 1] || crow[r + 1] > listed)
             return FAIL(e, ST_PARSE, "target_prompt_logprobs: sparse_crow_indices must rise");
-        for (int64_t k = crow[r]; k < crow[r + 1]; k++) {
+        for (int64_t k = crow[r]; k < crow[r + 1]; k++)
             if (col[k] >= columns || (k > crow[r] && col[k] <= col[k - 1]))
                 return FAIL(e, ST_PARSE, "target_prompt_logprobs: sparse_col_indices of a row must rise, below %lld",
                             (long long)columns);
-            out->target[r * columns + col[k]] = ids[k];
-        }
     }
     return ST_OK;
 }
@@ -290,22 +301,21 @@ static enum status spread_targets(const json_t *t, const int64_t *ids, size_t li
 /* target_prompt_logprobs: ids [P-1, K], dense or CSR. */
 static enum status read_targets(const json_t *j, struct arena *a, struct call_sample *out, struct err *e) {
     const json_t *t;
-    int64_t *ids;
     size_t n;
     TRY(opt_object(j, "target_prompt_logprobs", &t, e));
     if (!t) return ST_OK;
     const json_t *crow = json_object_get(t, "sparse_crow_indices"), *shape = json_object_get(t, "shape");
     const bool sparse = crow && !json_is_null(crow);
     const int64_t rows = out->n_prompt - 1;
-    TRY(read_numbers(t, "data", -1, a, &ids, &n, e));
+    TRY(read_numbers(t, "data", -1, a, &out->target, &n, e));
+    out->n_listed = (int64_t)n;
     out->n_targets = json_integer_value(json_array_get(shape, 1));
     if (!json_is_array(shape) || json_array_size(shape) != 2 || rows == 0 ||
         json_integer_value(json_array_get(shape, 0)) != rows || out->n_targets < 0 ||
-        out->n_targets > WIRE_MAX_CELLS / rows || (!sparse && (int64_t)n != rows * out->n_targets))
+        out->n_targets > WIRE_MAX_CELLS / rows || (!sparse && out->n_listed != rows * out->n_targets))
         return FAIL(e, ST_PARSE, "target_prompt_logprobs: expected the shape [%lld, K], and as many ids",
                     (long long)rows);
-    out->target = ids;
-    return sparse ? spread_targets(t, ids, n, a, out, e) : ST_OK;
+    return sparse ? read_places(t, a, out, e) : ST_OK;
 }
 
 static enum status read_stream(const json_t *j, struct call_sample *out, struct err *e) {
@@ -331,13 +341,14 @@ enum status call_read_sample(const json_t *j, struct arena *a, struct call_sampl
     TRY(js_opt_i64(j, body, "num_samples", &out->n_samples, e));
     TRY(in_range("num_samples", out->n_samples, 1, CALL_MAX_SAMPLES, e));
     TRY(read_prompt(j, a, out, e));
-    TRY(read_params(j, out, e));
+    TRY(read_params(j, a, out, e));
     TRY(read_stream(j, out, e));
     TRY(js_opt_bool(j, body, "prompt_logprobs", &out->prompt_logprobs, e));
     TRY(js_opt_i64(j, body, "prompt_logprobs_last_n", &out->prompt_last_n, e));
     TRY(js_opt_i64(j, body, "topk_prompt_logprobs", &out->top_prompt, e));
     TRY(js_opt_i64(j, body, "topk_sample_logprobs", &out->top_sample, e));
     TRY(js_opt_i64(j, body, "prompt_alt_tokens_k", &alternatives, e));
+    TRY(in_range("prompt_logprobs_last_n", out->prompt_last_n, -1, INT32_MAX, e));
     TRY(in_range("topk_prompt_logprobs", out->top_prompt, 0, CALL_MAX_TOPK, e));
     TRY(in_range("topk_sample_logprobs", out->top_sample, 0, CALL_MAX_TOPK, e));
     if (alternatives != 0) return FAIL(e, ST_UNSUPPORTED, "prompt_alt_tokens_k is not supported here");

@@ -14,11 +14,18 @@ enum {
     CALL_MAX_STOPS = 64,
     CALL_MAX_TARGETS = 128, /* different ids of target_prompt_logprobs */
     CALL_MAX_TOPK = 128,
-    CALL_MAX_AHEAD = 4096, /* so far may a seq_id be ahead of the next one */
+    CALL_MAX_AHEAD = 4096,       /* so far may a seq_id be ahead of the next one */
+    CALL_MAX_LABEL = 1024,       /* bytes of a display_name, and of a project_id */
+    CALL_MAX_METADATA = 1 << 16, /* bytes of user_metadata as JSON */
 };
 
 /* A name that may become part of a path: 1..128 letters, digits, and -_.=+ with no dot in front. */
 bool call_name_is_safe(const char *name);
+
+/* Optional members. *out stays as it is where one is absent or null: a label of at most CALL_MAX_LABEL bytes, and
+ * user_metadata, an object of at most CALL_MAX_METADATA. */
+enum status call_read_label(const json_t *j, const char *key, const char **out, struct err *e) MUST_USE;
+enum status call_read_metadata(const json_t *j, const json_t **out, struct err *e) MUST_USE;
 
 struct call_create_model {
     const char *session_id, *base_model;
@@ -90,11 +97,13 @@ struct call_sample {
     bool prompt_logprobs;
     int64_t prompt_last_n; /* -1: all */
     int64_t top_prompt, top_sample;
-    int64_t *target; /* [n_prompt - 1, n_targets] ids to be scored, -1: none; or NULL */
-    int64_t n_targets;
-    int64_t *target_crow, *target_col; /* where they came as CSR: as in struct wire_tensor; or NULL */
+    /* Ids to be scored, -1: none; NULL: not asked for. Of the shape [n_prompt - 1, n_targets] the cells that are
+     * listed: all of them, or where they came as CSR those of target_crow and target_col, as in struct wire_tensor. */
+    int64_t *target; /* [n_listed] */
+    int64_t n_listed, n_targets;
+    int64_t *target_crow, *target_col; /* or NULL */
 };
-/* prompt and target lie in the arena. */
+/* All but sampler_id lies in the arena. */
 enum status call_read_sample(const json_t *j, struct arena *a, struct call_sample *out, struct err *e) MUST_USE;
 
 /* tinker://RUN/KIND/NAME */

@@ -55,6 +55,7 @@ enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *d
     CLEANUP_FREE char *path = fs_join(dir, description);
     CLEANUP_STR struct str s = STR_INIT;
     checkpoint_put(&s, c);
+    if (s.len > MAX_DESCRIPTION) return FAIL(e, ST_INVALID, "what is told of the checkpoint is too long");
     return fs_write_atomic(path, s.p, s.len, e);
 }
 
@@ -71,7 +72,11 @@ static void find_one(struct tinker *t, const char *folder) {
     }
     c->folder = xstrdup(folder);
     if (js_load(path, MAX_DESCRIPTION, &j, &e) == ST_OK && checkpoint_parse(j, path, c, &e) == ST_OK) {
-        checkpoint_add(t, c);
+        const struct tinker_checkpoint *same = checkpoint_find(t, &(struct checkpoint_path){c->run, c->name, c->kind});
+        if (same && same->made > c->made) /* two of a name were left by a server that was killed */
+            checkpoint_remove(t, c);
+        else
+            checkpoint_add(t, c);
         return;
     }
     log_warn("%s is no checkpoint, and is left alone: %s", dir, e.msg);
@@ -129,15 +134,7 @@ enum status checkpoint_at(const struct tinker *t, const struct tinker_tenant *by
 void checkpoint_add(struct tinker *t, struct tinker_checkpoint *c) {
     const struct checkpoint_path p = {c->run, c->name, c->kind};
     struct tinker_checkpoint *old = checkpoint_find(t, &p), **at = &t->checkpoints;
-    if (old && old->made > c->made) { /* two of a name were left by a server that was killed */
-        struct tinker_checkpoint *older = c;
-        c = old;
-        old = older;
-        old->next = NULL;
-        checkpoint_remove(t, old);
-        return;
-    }
-    if (old) checkpoint_remove(t, old);
+    if (old) checkpoint_remove(t, old); /* though the clock may have been put back since */
     while (*at && (*at)->made > c->made) at = &(*at)->next;
     c->next = *at;
     *at = c;
@@ -221,7 +218,7 @@ void put_time(struct str *out, const char *key, int64_t unix_s) {
     char text[40];
     struct tm tm;
     const time_t at = (time_t)unix_s;
-    gmtime_r(&at, &tm);
+    if (!gmtime_r(&at, &tm)) tm = (struct tm){.tm_mday = 1, .tm_year = 70}; /* the year is beyond what there is */
     strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
     js_put_str(out, key, text);
 }

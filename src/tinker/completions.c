@@ -36,7 +36,9 @@ static void forget(struct completions *c, int n) {
 void completions_age(struct tinker *t, double now) {
     for (struct tinker_sampler *m = t->samplers; m; m = m->next) {
         int n = 0;
-        while (n < m->completed.n && (m->gone || now - m->completed.item[n].since > RESULT_S)) n++;
+        while (n < m->completed.n &&
+               (m->gone || now - m->completed.item[n].since > RESULT_S || !future_find(t, m->completed.item[n].id)))
+            n++;
         forget(&m->completed, n);
     }
 }

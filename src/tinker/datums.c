@@ -188,7 +188,7 @@ static void *columns(const void *x, int64_t rows, int64_t K, int64_t from, int64
 }
 
 /* A part of a wide datum's targets. Its prompt is one token, since parts that share their rows take the memory of all
- * their targets at once. Parts of a text of one token share it all the same. */
+ * their targets at once. Parts of a text of one token share it all the same: datums_cut() bounds them. */
 static struct datum piece_of(const struct datum *d, int64_t from, struct arena *a) {
     const int64_t rows = d->end - d->begin, width = i64_min(DATUM_MAX_TARGETS, d->K - from);
     struct datum p = *d;
@@ -231,9 +231,24 @@ enum status datums_make(const struct wire_training *r, int32_t vocab, int64_t ma
     return lay_out(out, a, e);
 }
 
+/* The trainer's leaves; but texts that share their rows may have any number of targets for few rows, and are cut where
+ * these are more than train_tokens rows of the widest datum have. */
 void datums_cut(struct datums *x, int64_t train_tokens, struct arena *a) {
+    const int64_t most = i64_min(train_tokens, INT32_MAX) * DATUM_MAX_TARGETS;
+    int *leaf = arena_array(a, int, x->n), n = 0;
+    const int leaves = train_leaves(x->d, x->n, train_tokens, leaf);
     x->end = arena_array(a, int, x->n);
-    (void)train_leaves(x->d, x->n, train_tokens, x->end);
+    for (int k = 0, i = 0; k < leaves; k++) {
+        for (int64_t targets = 0; i < leaf[k]; i++) {
+            const int64_t more = (x->d[i].end - x->d[i].begin) * i64_max(1, x->d[i].K);
+            if (targets > 0 && targets + more > most) {
+                x->end[n++] = i;
+                targets = 0;
+            }
+            targets += more;
+        }
+        x->end[n++] = leaf[k];
+    }
 }
 
 int datums_group_end(const struct datums *x, int at) {

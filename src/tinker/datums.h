@@ -25,8 +25,8 @@ struct datums {
  * or ST_UNSUPPORTED, with a message for the user. */
 enum status datums_make(const struct wire_training *r, int32_t vocab, int64_t max_tokens, struct arena *a,
                         struct datums *out, struct err *e) MUST_USE;
-/* Cuts them into groups of at most train_tokens rows, where one datum allows: the leaves of the trainer (train/step.h).
- */
+/* Cuts them into groups of at most train_tokens rows, and of at most DATUM_MAX_TARGETS times as many targets, where one
+ * datum allows: the leaves of the trainer (train/step.h), but for those with too many targets. */
 void datums_cut(struct datums *x, int64_t train_tokens, struct arena *a);
 /* The end of the group that begins at `at`, below n. */
 int datums_group_end(const struct datums *x, int at);

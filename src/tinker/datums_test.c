@@ -124,9 +124,36 @@ static void test_many_targets(void **state) {
     }
 }
 
+/* Texts of one token share their rows: their parts are cut by targets. */
+static void test_targets_of_one_token(void **state) {
+    (void)state;
+    enum { TOKENS = 3, K = 10 * DATUM_MAX_TARGETS + 1 };
+    struct wire_tensor t[] = {
+        {.name = "target_tokens", .dtype = WIRE_I64, .nd = 2, .dim = {1, K}, .n = K},
+        {.name = "weights", .dtype = WIRE_F32, .nd = 2, .dim = {1, K}, .n = K},
+    };
+    t[0].i = arena_array(&memory, int64_t, K);
+    t[1].f = arena_array(&memory, float, K);
+    memset(t[0].i, 0, K * sizeof *t[0].i);
+    memset(t[1].f, 0, K * sizeof *t[1].f);
+    struct wire_datum d = {.ids = (int32_t[]){1}, .n = 1, .tensor = t, .n_tensors = 2};
+    const struct wire_training r = {.model_id = "m", .loss_fn = "cross_entropy", .seq_id = 1, .datum = &d, .n = 1};
+    struct datums x;
+    assert_int_equal(datums_make(&r, VOCAB, LONGEST, &memory, &x, &e), ST_OK);
+    assert_int_equal(x.n, 11);
+    datums_cut(&x, TOKENS, &memory);
+    for (int at = 0, end; at < x.n; at = end) {
+        end = datums_group_end(&x, at);
+        assert_int_equal(end, at + TOKENS < 11 ? at + TOKENS : 11);
+    }
+    datums_cut(&x, 11, &memory);
+    assert_int_equal(datums_group_end(&x, 0), 11);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_prompts), cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_many_targets)};
+                                       cmocka_unit_test(test_many_targets),
+                                       cmocka_unit_test(test_targets_of_one_token)};
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     arena_free(&memory);
     return failed;

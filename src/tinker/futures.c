@@ -144,21 +144,37 @@ void futures_age(struct tinker *t, double now) {
                 at = &(*at)->next;
 }
 
-/* The tenant's that was fetched longest ago; NULL: there is none, or all of them lately. */
-static struct future **oldest_read(struct tinker *t, const struct tinker_tenant *b, double before) {
-    struct future **oldest = NULL;
+/* Results that may go: the tenant's that were fetched, and not lately. */
+static struct future **fetched(const struct tinker *t, const struct tinker_tenant *b, double before, size_t *n) {
+    struct future **list = NULL;
+    size_t cap = 0;
+    *n = 0;
     for (int i = 0; i < FUTURE_SLOTS; i++)
-        for (struct future **at = &t->future[i]; *at; at = &(*at)->next)
-            if ((*at)->owner->tenant == b && (*at)->read > 0 && (*at)->read <= before &&
-                (!oldest || (*at)->read < (*oldest)->read))
-                oldest = at;
-    return oldest;
+        for (struct future *f = t->future[i]; f; f = f->next) {
+            if (f->owner->tenant != b || f->read <= 0 || f->read > before) continue;
+            if (*n == cap) list = xrealloc(list, (cap = cap ? 2 * cap : 256) * sizeof(struct future *));
+            list[(*n)++] = f;
+        }
+    return list;
+}
+
+static int by_read(const void *a, const void *b) {
+    const struct future *x = *(struct future *const *)a, *y = *(struct future *const *)b;
+    return (x->read > y->read) - (x->read < y->read);
 }
 
 void futures_trim(struct tinker *t, double now) {
-    struct future **at;
-    for (const struct tinker_tenant *b = t->tenants; b; b = b->next)
-        while (b->kept.bytes > t->o->max_results && (at = oldest_read(t, b, now - t->o->reread_s))) drop(at);
+    for (const struct tinker_tenant *b = t->tenants; b; b = b->next) {
+        size_t n;
+        if (b->kept.bytes <= t->o->max_results) continue;
+        CLEANUP_FREE struct future **list = fetched(t, b, now - t->o->reread_s, &n);
+        if (n > 0) qsort(list, n, sizeof *list, by_read);
+        for (size_t i = 0; i < n && b->kept.bytes > t->o->max_results; i++) {
+            struct future **at = slot_of(t, list[i]->id);
+            while (*at != list[i]) at = &(*at)->next;
+            drop(at);
+        }
+    }
 }
 
 bool futures_full(const struct tinker *t, const struct tinker_tenant *b, struct http_exchange *x) {

@@ -20,6 +20,7 @@ enum {
     LORA_ALPHA = 32,
     KEPT_SNAPSHOTS = 4, /* samplers without a name, of a model, that a restart finds again */
     SNAPSHOTS = 64,     /* that there are at a time; older ones go, once nobody samples from them */
+    SESSIONS = 4096,    /* of a tenant, that have not ended */
     SAMPLERS = 4096,    /* of a tenant, that have not gone */
     ENDED = 1024,       /* sessions that have ended and are remembered */
 };
@@ -38,7 +39,7 @@ struct tinker_tenant {
     char *name;  /* the key's; NULL: it has none, or has not asked for anything yet */
     struct kept_results kept;
     struct model_turn turn;
-    int64_t held_bytes;                    /* of calls that wait */
+    int64_t held_bytes;                    /* of calls and requests that have not ended */
     int64_t tokens;                        /* of calls and requests that have not ended */
     int64_t sequences;                     /* of requests that have not ended */
     int64_t inside;                        /* of these, the engine's */
@@ -183,6 +184,8 @@ struct tinker_checkpoint {
     char *metadata;               /* JSON, or NULL */
     char *call;                   /* the future of the call that made it; NULL: not known */
     char *project;                /* of the session, when it was made; or NULL */
+    char link[40];                /* the name of its files' addresses; "": nobody has asked for them yet */
+    double link_ends;             /* then: when they end, on the clock of tinker_now_s() */
 };
 
 /* ---- work for the model's thread ----------------------------------------------------------------------------------*/
@@ -243,8 +246,7 @@ struct sampling {
     struct request request;     /* as a whole; lies in the arena */
     int part, n_parts, n_given; /* n_given: parts that the engine has got */
     int64_t inside;             /* samples of parts that the engine has got and not ended */
-    int64_t tokens;             /* that count as waiting; 0: the request does not count */
-    json_t *json;
+    int64_t tokens, bytes;      /* that count as waiting; tokens 0: the request does not count */
     struct arena mem;
     struct call_sample call;
 };
@@ -372,7 +374,7 @@ void retrieve_end(void *tinker, struct http_exchange *x);
 void completion_add(struct tinker *t, struct tinker_sampler *m, const struct future *f, int64_t seq);
 /* Everybody who waits for them looks again. */
 void completions_wake(const struct tinker_sampler *m);
-/* Those that are too old to be asked for go. */
+/* Those go that are too old to be asked for, or whose results are gone. */
 void completions_age(struct tinker *t, double now);
 void completions_free(struct tinker_sampler *m);
 void retrieve_many_begin(void *tinker, struct http_exchange *x);
@@ -487,7 +489,7 @@ enum status checkpoint_copy(struct tinker *t, const struct tinker_checkpoint *fr
 struct tinker_checkpoint *checkpoint_of_call(const struct tinker *t, const struct tinker_tenant *by, const char *call);
 /* Writes down what it is, into its folder. Any thread. */
 enum status checkpoint_describe(const struct tinker_checkpoint *c, const char *dir, struct err *e) MUST_USE;
-/* Puts it into the table, in the place of the one of its name. */
+/* Puts it into the table, in the place of the one of its name, which goes with its files. */
 void checkpoint_add(struct tinker *t, struct tinker_checkpoint *c);
 void checkpoint_remove(struct tinker *t, struct tinker_checkpoint *c);
 void checkpoints_age(struct tinker *t, int64_t now);
@@ -514,7 +516,7 @@ void sessions_search_begin(void *tinker, struct http_exchange *x);
 void storage_usage_begin(void *tinker, struct http_exchange *x);
 
 /* ---- listing.c, too ---- */
-/* Files of external checkpoints, without a key: their addresses cannot be guessed. */
+/* Files of external checkpoints, without a key: their addresses cannot be guessed, and end after a while. */
 void file_get_begin(void *tinker, struct http_exchange *x);
 
 #endif

@@ -1,4 +1,5 @@
 /* What there is: models, checkpoints, samplers, sessions; and what is done to checkpoints by their names. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "model/arch.h"
 #include "tinker/internal.h"
 
-enum { MAX_LIMIT = 1000, MAX_LINK_S = 900 };
+enum { MAX_LIMIT = 1000, LINK_S = 900 };
 
 /* A page of a list, by the query of a request. */
 struct page {
@@ -118,6 +119,7 @@ struct listed_run {
     int rank;
     bool corrupt;
     int64_t used;
+    bool there; /* true: it is a model of this server */
 };
 
 static void put_run(const struct tinker *t, struct str *out, const struct listed_run *r) {
@@ -140,24 +142,31 @@ static int newer(const void *a, const void *b) {
     return (y->used > x->used) - (y->used < x->used);
 }
 
+/* What is known of one run stands together, first what says most: a model that is there, then the newest checkpoint. */
+static int by_run(const void *a, const void *b) {
+    const struct listed_run *x = a, *y = b;
+    const int order = strcmp(x->id, y->id);
+    return order ? order : x->there != y->there ? y->there - x->there : newer(a, b);
+}
+
 /* All that a tenant sees, newest first. The caller frees the list. */
 static struct listed_run *list_runs(const struct tinker *t, const struct tinker_tenant *by, int *n) {
-    int cap = 1;
+    int cap = 1, all = 0;
     for (const struct tinker_run *r = t->runs; r; r = r->next) cap++;
     for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) cap++;
     struct listed_run *l = xcalloc((size_t)cap, sizeof *l);
-    *n = 0;
     for (const struct tinker_run *r = t->runs; r; r = r->next)
         if (tenant_sees(by, r->session->tenant->id))
-            l[(*n)++] = (struct listed_run){r->id,         r->base,    r->metadata, r->session->project,
-                                            r->shape.rank, r->corrupt, r->last_used};
-    for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) {
-        int k = 0;
-        if (!tenant_sees(by, c->owner)) continue;
-        while (k < *n && strcmp(l[k].id, c->run) != 0) k++;
-        if (k == *n)
-            l[(*n)++] = (struct listed_run){c->run, c->base, c->metadata, c->project, c->shape.rank, false, c->made};
-    }
+            l[all++] = (struct listed_run){r->id,         r->base,    r->metadata,  r->session->project,
+                                           r->shape.rank, r->corrupt, r->last_used, true};
+    for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next)
+        if (tenant_sees(by, c->owner))
+            l[all++] =
+                (struct listed_run){c->run, c->base, c->metadata, c->project, c->shape.rank, false, c->made, false};
+    qsort(l, (size_t)all, sizeof *l, by_run);
+    *n = 0;
+    for (int i = 0; i < all; i++)
+        if (*n == 0 || strcmp(l[*n - 1].id, l[i].id) != 0) l[(*n)++] = l[i];
     qsort(l, (size_t)*n, sizeof *l, newer);
     return l;
 }
@@ -175,6 +184,7 @@ void runs_list_begin(void *tinker, struct http_exchange *x) {
     const struct page p = page_of(x, 20);
     struct str out = STR_INIT;
     int n;
+    if (!model_is_up(t, x)) return;
     CLEANUP_FREE struct listed_run *l = list_runs(t, tenant_of(t, x), &n);
     n = keep_project(l, n, http_query(x, "project_id"));
     js_begin(&out, NULL, '{');
@@ -212,6 +222,7 @@ void checkpoints_list_begin(void *tinker, struct http_exchange *x) { reply_check
 static void show_run(struct tinker *t, struct http_exchange *x, const char *id) {
     struct str out = STR_INIT;
     int n, k = 0;
+    if (!model_is_up(t, x)) return;
     CLEANUP_FREE struct listed_run *l = list_runs(t, tenant_of(t, x), &n);
     while (k < n && strcmp(l[k].id, id) != 0) k++;
     if (k == n) {
@@ -245,33 +256,44 @@ static struct tinker_checkpoint *checkpoint_of(struct tinker *t, struct http_exc
     return c;
 }
 
-/* Addresses of the files of an external checkpoint: they hold the folder's random name, which nobody can guess. */
-static void reply_urls(struct tinker *t, struct http_exchange *x, const struct tinker_checkpoint *c) {
+/* Addresses of the files of an external checkpoint, which nobody can guess. They end with what is said here, with the
+ * server, and when the checkpoint is not public any more. */
+static void reply_urls(struct http_exchange *x, struct tinker_checkpoint *c) {
     static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
     const char *host = http_header(x, "host");
+    const double now = tinker_now_s();
     struct str out = STR_INIT;
-    (void)t;
+    if (!(*c->link && now < c->link_ends) && !random_name(c->link)) {
+        reply_detail(x, 500, "no random numbers: %s", strerror(errno));
+        return;
+    }
+    c->link_ends = now + LINK_S;
     js_begin(&out, NULL, '{');
     js_begin(&out, "urls", '{');
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
         CLEANUP_STR struct str url = STR_INIT;
-        str_addf(&url, "http://%s/api/v1/files/%s/%s", host ? host : "localhost", c->folder, files[i]);
+        str_addf(&url, "http://%s/api/v1/files/%s/%s", host ? host : "localhost", c->link, files[i]);
         js_put_str(&out, files[i], url.p);
     }
     js_end(&out, '}');
-    put_time(&out, "expires", (int64_t)time(NULL) + MAX_LINK_S);
+    put_time(&out, "expires", (int64_t)time(NULL) + LINK_S);
     js_end(&out, '}');
     http_reply_json(x, 200, &out);
 }
 
+/* The checkpoint of files/LINK/..., or NULL. */
+static const struct tinker_checkpoint *linked(const struct tinker *t, const char *tail) {
+    const double now = tinker_now_s();
+    const size_t n = strcspn(tail, "/");
+    const struct tinker_checkpoint *c = t->checkpoints;
+    while (c && !(n > 0 && strlen(c->link) == n && strncmp(c->link, tail, n) == 0 && now < c->link_ends)) c = c->next;
+    return c;
+}
+
 void file_get_begin(void *tinker, struct http_exchange *x) {
-    struct tinker *t = tinker;
+    const struct tinker *t = tinker;
     const char *tail = http_tail(x), *slash = strchr(tail, '/');
-    struct tinker_checkpoint *c = t->checkpoints;
-    while (c && slash &&
-           (c->kind != CHECKPOINT_EXTERNAL || strlen(c->folder) != (size_t)(slash - tail) ||
-            strncmp(c->folder, tail, strlen(c->folder)) != 0))
-        c = c->next;
+    const struct tinker_checkpoint *c = linked(t, tail);
     if (!c || !slash ||
         (strcmp(slash + 1, "adapter_config.json") != 0 && strcmp(slash + 1, "adapter_model.safetensors") != 0)) {
         reply_detail(x, 404, "there is no such file");
@@ -303,10 +325,10 @@ void run_get_begin(void *tinker, struct http_exchange *x) {
         reply_checkpoints(t, x, run);
         return;
     }
-    const struct tinker_checkpoint *c = checkpoint_of(t, x, false, rest);
+    struct tinker_checkpoint *c = checkpoint_of(t, x, false, rest);
     if (!c) return;
     if (strcmp(rest, "external_weights_urls") == 0 && c->kind == CHECKPOINT_EXTERNAL)
-        reply_urls(t, x, c);
+        reply_urls(x, c);
     else
         reply_detail(x, 404, "files of checkpoints are those of external_weights: call save_weights_external");
 }
@@ -318,6 +340,7 @@ static void publish(struct tinker *t, struct http_exchange *x, struct tinker_che
     struct err e = {0};
     c->public = public;
     if (checkpoint_describe(c, dir, &e) == ST_OK) {
+        if (!public) *c->link = 0; /* who had its addresses may not have the files any more */
         reply_empty(x);
         return;
     }
@@ -410,6 +433,7 @@ void weights_info_begin(void *tinker, struct http_exchange *x) {
 void sampler_get_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
     struct str out = STR_INIT;
+    if (!model_is_up(t, x)) return;
     const struct tinker_sampler *m = sampler_seen(t, x, http_tail(x));
     if (!m) {
         reply_detail(x, 404, "there is no sampler \"%.200s\" here", http_tail(x));
@@ -429,6 +453,7 @@ void sessions_list_begin(void *tinker, struct http_exchange *x) {
     const struct tinker_tenant *by = tenant_of(t, x);
     struct str out = STR_INIT;
     int64_t n = 0;
+    if (!model_is_up(t, x)) return;
     js_begin(&out, NULL, '{');
     js_begin(&out, "sessions", '[');
     for (const struct tinker_session *s = t->sessions; s; s = s->next) {
@@ -444,6 +469,7 @@ void sessions_list_begin(void *tinker, struct http_exchange *x) {
 void session_get_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
     struct str out = STR_INIT;
+    if (!model_is_up(t, x)) return;
     const struct tinker_session *s = session_seen(t, x, http_tail(x));
     if (strchr(http_tail(x), '/')) { /* sessions/ID/trace_export */
         reply_detail(x, 404, "this server does not have this call");

@@ -22,14 +22,14 @@ static enum status read_copy(const json_t *j, struct copy *out, struct err *e) {
     *out = (struct copy){.number = -1};
     TRY(js_get_str(j, where, "source_path", &out->source, e));
     TRY(js_opt_str(j, where, "session_id", &out->session, e));
-    TRY(js_opt_str(j, where, "destination_project_id", &out->project, e));
+    TRY(call_read_label(j, "destination_project_id", &out->project, e));
     TRY(js_opt_i64(j, where, "model_seq_id", &out->number, e));
     TRY(js_opt_i64(j, where, "ttl_seconds", &out->ttl_s, e));
     TRY(js_opt_str(j, where, "weights_access_token", &token, e));
     if (token) return FAIL(e, ST_UNSUPPORTED, "weights_access_token is not supported here: publish the checkpoint");
     if (out->ttl_s != 0 && (out->ttl_s < 3600 || out->ttl_s > 10LL * 366 * 86400))
         return FAIL(e, ST_PARSE, "body: ttl_seconds: expected an hour to ten years");
-    if (out->session ? out->number < 0 : !out->project)
+    if (out->session ? out->number < 0 || out->number > INT32_MAX : !out->project)
         return FAIL(e, ST_PARSE, "body: expected destination_project_id, or session_id and model_seq_id");
     return ST_OK;
 }
@@ -109,7 +109,8 @@ void session_project_begin(void *tinker, struct http_exchange *x) {
         reply_detail(x, 404, "there is no such call");
         return;
     }
-    if (js_get_str(j, "body", "project_id", &project, &e) != ST_OK) {
+    if (js_get_str(j, "body", "project_id", &project, &e) != ST_OK ||
+        call_read_label(j, "project_id", &project, &e) != ST_OK) {
         reply_detail(x, 422, "%s", e.msg);
         return;
     }
@@ -172,6 +173,7 @@ static bool lists(const json_t *list, const char *text) {
 }
 
 static bool has_metadata(const struct tinker_session *s, const json_t *want) {
+    if (!json_is_object(want)) return true;
     CLEANUP_JSON json_t *have = s->metadata ? json_loads(s->metadata, 0, NULL) : NULL;
     const char *key;
     json_t *v;
@@ -285,23 +287,19 @@ void sessions_search_begin(void *tinker, struct http_exchange *x) {
 
 /* ---- what checkpoints take ----------------------------------------------------------------------------------------*/
 
-static bool same_project(const struct tinker_checkpoint *a, const struct tinker_checkpoint *b) {
-    return strcmp(a->project ? a->project : "", b->project ? b->project : "") == 0;
+static const char *project_of(const struct tinker_checkpoint *c) { return c->project ? c->project : ""; }
+
+static int by_project(const void *a, const void *b) {
+    return strcmp(project_of(*(struct tinker_checkpoint *const *)a), project_of(*(struct tinker_checkpoint *const *)b));
 }
 
-/* The client's checkpoints of the project of `first`, if no checkpoint before that one has it. */
-static void put_usage(const struct tinker *t, const struct tinker_tenant *by, struct str *out,
-                      const struct tinker_checkpoint *first) {
-    int64_t count = 0, bytes = 0;
-    for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) {
-        if (!tenant_sees(by, c->owner) || !same_project(c, first)) continue;
-        if (count == 0 && c != first) return;
-        count++;
-        bytes += c->bytes;
-    }
+/* The n checkpoints of a project. */
+static void put_usage(struct str *out, struct tinker_checkpoint *const *c, size_t n) {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < n; i++) bytes += c[i]->bytes;
     js_begin(out, NULL, '{');
-    js_put_str(out, "project_id", first->project);
-    js_put_i64(out, "checkpoint_count", count);
+    js_put_str(out, "project_id", c[0]->project);
+    js_put_i64(out, "checkpoint_count", (int64_t)n);
     js_put_i64(out, "size_bytes", bytes);
     js_put_f64(out, "size_gigabytes", (double)bytes * 1e-9);
     js_end(out, '}');
@@ -313,11 +311,19 @@ void storage_usage_begin(void *tinker, struct http_exchange *x) {
     const struct tinker_tenant *by = tenant_of(t, x);
     const char *project = http_query(x, "project_id");
     struct str out = STR_INIT;
+    size_t n = 0, end;
+    for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next) n++;
+    CLEANUP_FREE struct tinker_checkpoint **list = xcalloc(n + 1, sizeof(struct tinker_checkpoint *));
+    n = 0;
+    for (struct tinker_checkpoint *c = t->checkpoints; c; c = c->next)
+        if (tenant_sees(by, c->owner) && (!project || (c->project && strcmp(c->project, project) == 0))) list[n++] = c;
+    qsort(list, n, sizeof *list, by_project);
     js_begin(&out, NULL, '{');
     js_begin(&out, "data", '[');
-    for (const struct tinker_checkpoint *c = t->checkpoints; c; c = c->next)
-        if (tenant_sees(by, c->owner) && (!project || (c->project && strcmp(c->project, project) == 0)))
-            put_usage(t, by, &out, c);
+    for (size_t i = 0; i < n; i = end) {
+        for (end = i + 1; end < n && by_project(&list[i], &list[end]) == 0;) end++;
+        put_usage(&out, list + i, end - i);
+    }
     js_end(&out, ']');
     js_end(&out, '}');
     http_reply_json(x, 200, &out);

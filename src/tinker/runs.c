@@ -35,13 +35,24 @@ void run_fail_held(struct tinker *t, struct tinker_run *r, const char *why) {
     }
 }
 
+/* A save asks when its turn comes, since the saves before it have taken their bytes by then. False: the call has
+ * failed, and is given up. */
+static bool may_begin(struct tinker *t, struct task *w) {
+    struct err e = {0};
+    if (w->kind != TASK_SAVE || tenant_may_save(t, w->run->session->tenant, &e) == ST_OK) return true;
+    future_fail(w->future, "user", e.msg);
+    store_result(w->run, w->seq, w->future);
+    task_free(w);
+    return false;
+}
+
 void run_go_on(struct tinker *t, struct tinker_run *r) {
     if (r->corrupt) run_fail_held(t, r, "the model could not be made");
     while (!r->busy && r->held && r->held->seq == r->next_seq) {
         struct tinker_held *h = r->held;
         r->held = h->next;
         r->next_seq++;
-        if (h->task) {
+        if (h->task && may_begin(t, h->task)) {
             r->busy = true;
             task_begin(h->task);
         }
@@ -65,6 +76,13 @@ static void spend(struct tinker *t, struct http_exchange *x, struct tinker_run *
     future_promise(x, f, r->id);
     hold(r, seq, NULL);
     run_go_on(t, r);
+}
+
+/* Whether the model's thread has a call of the tenant, so that some of its bytes will go. */
+static bool is_busy(const struct tinker *t, const struct tinker_tenant *b) {
+    const struct tinker_run *r = t->runs;
+    while (r && !(r->busy && r->session->tenant == b)) r = r->next;
+    return r != NULL;
 }
 
 /* A call that its run may take on; NULL: x has its reply. With `spent` the call cannot be read: its future fails with
@@ -91,11 +109,12 @@ static struct future *accept(struct tinker *t, const struct incoming *in, struct
         reply_detail(x, 410, "call %lld of the model %s is over, and its result is gone", (long long)seq, r->id);
         return NULL;
     }
-    if (x && seq > r->next_seq && b->held_bytes > t->o->max_held) {
+    /* The call whose turn it is is taken on where nothing else would end: those behind it wait for it. */
+    if (x && b->held_bytes > t->o->max_held && (seq > r->next_seq || is_busy(t, b))) {
         reply_detail(x, 429, "too many bytes of calls wait for their turn");
         return NULL;
     }
-    if (x && seq > r->next_seq && (futures_full(t, b, x) || tenant_has_enough(t, b, x, tokens))) return NULL;
+    if (x && (futures_full(t, b, x) || (seq > r->next_seq && tenant_has_enough(t, b, x, tokens)))) return NULL;
     if (x && store_call(r, in, seq, content, &e) != ST_OK) {
         reply_detail(x, 503, "%s", e.msg);
         return NULL;
@@ -225,11 +244,14 @@ static void submit_snapshot(struct tinker *t, struct http_exchange *x, struct ti
     submit(t, x, r, c->seq_id, f, w);
 }
 
-/* Whether a name is taken by a checkpoint that another call made. */
+/* Whether a name is taken by a checkpoint that another call made, or is about to make. */
 static bool name_is_taken(struct tinker *t, const struct tinker_run *r, enum checkpoint_kind kind, const char *name,
                           const char *call) {
     const struct checkpoint_path p = {r->id, (char *)(uintptr_t)name, kind};
     const struct tinker_checkpoint *c = checkpoint_find(t, &p);
+    for (const struct task *w = t->tasks; w; w = w->next)
+        if (w->run == r && w->checkpoint && w->checkpoint->kind == kind && strcmp(w->checkpoint->name, name) == 0)
+            return true;
     return c && (!c->call || strcmp(c->call, call) != 0);
 }
 
@@ -255,10 +277,6 @@ static void take_save(struct tinker *t, const struct incoming *in, enum checkpoi
     }
     if (!call.overwrite && name_is_taken(t, r, kind, call.name, f->id)) {
         spend(t, x, r, call.seq_id, f, "there is a checkpoint of this name already: take another name, or overwrite");
-        return;
-    }
-    if (x && tenant_may_save(t, r->session->tenant, &e) != ST_OK) {
-        spend(t, x, r, call.seq_id, f, e.msg);
         return;
     }
     struct task *w = task_make(t, TASK_SAVE);
@@ -313,7 +331,7 @@ static void begin_run(struct tinker *t, const struct incoming *in, struct tinker
 
 static int living_models(const struct tinker *t) {
     int n = 0;
-    for (const struct tinker_run *r = t->runs; r; r = r->next) n += !r->gone && !r->corrupt;
+    for (const struct tinker_run *r = t->runs; r; r = r->next) n += !r->gone;
     return n;
 }
 
@@ -329,6 +347,7 @@ static struct future *accept_model(struct tinker *t, struct http_exchange *x, st
         reply_detail(x, 400, "model_seq_id %lld was used before", (long long)number);
         return NULL;
     }
+    if (x && futures_full(t, s->tenant, x)) return NULL;
     if (x && living_models(t) >= t->o->max_models) { /* the client tries again for some minutes */
         reply_detail(x, 429, "the server has as many models as it may have: end a session, or try again later");
         return NULL;

@@ -119,10 +119,11 @@ void join_sampler_begin(void *tinker, struct http_exchange *x) {
 
 static void sampling_free(struct sampling *q) {
     if (q->tokens > 0) {
-        q->sampler->session->tenant->tokens -= q->tokens;
-        q->sampler->session->tenant->sequences -= q->call.n_samples;
+        struct tinker_tenant *b = q->sampler->session->tenant;
+        b->tokens -= q->tokens;
+        b->sequences -= q->call.n_samples;
+        b->held_bytes -= q->bytes;
     }
-    json_decref(q->json);
     arena_free(&q->mem);
     free(q);
 }
@@ -132,24 +133,29 @@ static void unlink_sampling(struct sampling **list, const struct sampling *q) {
     if (*list) *list = q->next;
 }
 
-/* Ids that are named by target_prompt_logprobs, each once. ST_UNSUPPORTED: too many. */
-static enum status target_ids(struct sampling *q, int32_t vocab, int32_t **out, int *n, struct err *e) {
+/* The ids that target_prompt_logprobs names, each once, in *out [*n]; each target becomes its place among them.
+ * ST_UNSUPPORTED: too many. */
+static enum status name_targets(struct sampling *q, int32_t vocab, int32_t **out, int *n, struct err *e) {
     const struct call_sample *c = &q->call;
-    const int64_t cells = c->target ? (c->n_prompt - 1) * c->n_targets : 0;
     *out = arena_array(&q->mem, int32_t, CALL_MAX_TARGETS);
     *n = 0;
-    for (int64_t i = 0; i < cells; i++) {
-        int k = 0;
-        if (c->target[i] < 0) continue;
-        if (c->target[i] >= vocab)
-            return FAIL(e, ST_INVALID, "target_prompt_logprobs: %lld is no id of this model", (long long)c->target[i]);
-        while (k < *n && (*out)[k] != c->target[i]) k++;
-        if (k < *n) continue;
-        if (*n == CALL_MAX_TARGETS)
+    if (!c->target) return ST_OK;
+    CLEANUP_FREE uint8_t *place = xcalloc((size_t)vocab, 1); /* of an id, from 1; 0: it has none yet */
+    _Static_assert(CALL_MAX_TARGETS <= UINT8_MAX, "a place fits");
+    for (int64_t i = 0; i < c->n_listed; i++) {
+        const int64_t id = c->target[i];
+        if (id < 0) continue;
+        if (id >= vocab)
+            return FAIL(e, ST_INVALID, "target_prompt_logprobs: %lld is no id of this model", (long long)id);
+        if (place[id] == 0 && *n == CALL_MAX_TARGETS)
             return FAIL(e, ST_UNSUPPORTED,
                         "target_prompt_logprobs: more than %d different ids in one request are not supported here",
                         CALL_MAX_TARGETS);
-        (*out)[(*n)++] = (int32_t)c->target[i];
+        if (place[id] == 0) {
+            (*out)[(*n)++] = (int32_t)id;
+            place[id] = (uint8_t)*n;
+        }
+        c->target[i] = place[id] - 1;
     }
     return ST_OK;
 }
@@ -178,7 +184,7 @@ static enum status make_request(struct sampling *q, struct err *e) {
     int n_stops = 0, n_named;
     uint64_t seed = c->seed;
     TRY(check_ids(c, m, e));
-    TRY(target_ids(q, m->V, &named, &n_named, e));
+    TRY(name_targets(q, m->V, &named, &n_named, e));
     if (c->top_prompt > m->V || c->top_sample > m->V) return FAIL(e, ST_INVALID, "more top log-probabilities than ids");
     for (int i = 0; i < c->n_stop_ids; i++) stops[n_stops++] = c->stop_id[i];
     for (int i = 0; !c->stops_off && i < own.n; i++) stops[n_stops++] = own.ids[i];
@@ -332,23 +338,18 @@ static const float *prompt_logp(struct sampling *q, const struct sample *p) {
 
 static const struct wire_tensor *target_logp(struct sampling *q, const struct sample *p) {
     const struct call_sample *c = &q->call;
+    const int64_t rows = c->n_prompt - 1, n = q->request.n_logprob_ids;
     struct wire_tensor *t = arena_new(&q->mem, struct wire_tensor);
-    struct err e;
-    int32_t *named;
-    int n;
     *t = (struct wire_tensor){.dtype = WIRE_F32,
                               .nd = 2,
-                              .dim = {c->n_prompt - 1, c->n_targets},
+                              .dim = {rows, c->n_targets},
+                              .n = rows * c->n_targets,
                               .crow = c->target_crow,
                               .col = c->target_col};
-    t->n = t->dim[0] * t->dim[1];
-    t->f = arena_array(&q->mem, float, t->n);
-    if (target_ids(q, INT32_MAX, &named, &n, &e) != ST_OK) n = 0; /* it went well when the request was made */
-    for (int64_t i = 0; i < t->n; i++) {
-        int k = 0;
-        while (k < n && named[k] != c->target[i]) k++;
-        t->f[i] = k < n ? p->id_logp[(i / c->n_targets + 1) * n + k] : NAN;
-    }
+    t->f = arena_array(&q->mem, float, c->n_listed);
+    for (int64_t r = 0, i = 0; r < rows; r++)
+        for (const int64_t end = t->crow ? t->crow[r + 1] : (r + 1) * c->n_targets; i < end; i++)
+            t->f[i] = c->target[i] < 0 ? NAN : p->id_logp[(r + 1) * n + c->target[i]];
     return t;
 }
 
@@ -433,13 +434,14 @@ bool sampler_is_used(const struct tinker *t, const struct tinker_sampler *m) {
 void samplers_trim(struct tinker *t, const struct tinker_run *r) {
     int n = 0;
     for (struct tinker_sampler *m = t->samplers; m; m = m->next) { /* the newest first */
-        if (m->run != r || !m->ready || m->gone || ++n <= SNAPSHOTS || sampler_is_used(t, m)) continue;
-        struct task *w = task_make(t, TASK_DROP);
-        w->adapter = m->adapter;
+        if (m->run != r || !(m->ready || m->failed) || m->gone || ++n <= SNAPSHOTS || sampler_is_used(t, m)) continue;
         m->gone = true;
         m->went = tinker_now_s();
-        m->ready = false;
         completions_wake(m);
+        if (!m->ready) continue;
+        struct task *w = task_make(t, TASK_DROP);
+        w->adapter = m->adapter;
+        m->ready = false;
         task_begin(w);
     }
 }
@@ -481,6 +483,11 @@ static int64_t tokens_of(const struct tinker *t, const struct call_sample *c) {
 static bool is_too_much(const struct tinker *t, const struct tinker_tenant *b, struct http_exchange *x,
                         const struct call_sample *c) {
     if (futures_full(t, b, x) || tenant_has_enough(t, b, x, tokens_of(t, c))) return true;
+    if (b->sequences > 0 && b->held_bytes > t->o->max_held) {
+        reply_detail(x, 429, "%lld bytes of calls wait for their turn: try again in a second",
+                     (long long)b->held_bytes);
+        return true;
+    }
     if (b->sequences == 0 || b->sequences + c->n_samples <= t->o->max_queue) return false;
     reply_detail(x, 429, "%lld sequences are being sampled or wait for it: try again in a second",
                  (long long)b->sequences);
@@ -517,17 +524,19 @@ static struct future *accept(struct tinker *t, const struct incoming *in, struct
 static void count_waiting(struct sampling *q) {
     struct tinker_tenant *b = q->sampler->session->tenant;
     q->tokens = tokens_of(q->t, &q->call);
+    q->bytes = (int64_t)arena_bytes(&q->mem);
     b->tokens += q->tokens;
     b->sequences += q->call.n_samples;
+    b->held_bytes += q->bytes;
 }
 
 void sample_take(struct tinker *t, const struct incoming *in) {
     struct http_exchange *x = in->x;
-    json_t *j = incoming_json(in);
+    CLEANUP_JSON json_t *j = incoming_json(in);
     struct err e = {0};
     if (!j) return;
     struct sampling *q = xcalloc(1, sizeof *q);
-    *q = (struct sampling){.t = t, .json = j};
+    q->t = t;
     const enum status st = call_read_sample(j, &q->mem, &q->call, &e);
     if (st != ST_OK && st != ST_UNSUPPORTED)
         reply_detail(x, 422, "%s", e.msg);
@@ -538,6 +547,7 @@ void sample_take(struct tinker *t, const struct incoming *in) {
         sampling_free(q);
         return;
     }
+    q->call.sampler_id = NULL; /* it goes with the JSON */
     q->sampler->session->heard = tinker_now_s();
     promise(x, q->future, q->call.n_samples);
     if (st != ST_OK) {

@@ -307,6 +307,8 @@ static enum status write_checkpoint(struct task *w, struct policy *p, const char
         CLEANUP_FREE char *file = fs_join(dir, "optimizer.safetensors");
         TRY(adamw_save(r->trainer->opt, s.param, file, e));
     }
+    struct adapter_info a; /* a load may have changed the run's shape since the call came */
+    if (model_adapter_info(p->model, r->adapter, &a)) w->checkpoint->shape = a.shape;
     w->checkpoint->bytes = bytes_in(dir);
     TRY(checkpoint_describe(w->checkpoint, dir, e));
     if (rename(dir, w->folder) == 0) return ST_OK;

@@ -39,7 +39,7 @@ static char *label_of(const struct tinker_tenant *b) {
 
 static int models_of(const struct tinker *t, const struct tinker_tenant *b) {
     int n = 0;
-    for (const struct tinker_run *r = t->runs; r; r = r->next) n += r->session->tenant == b && !r->gone && !r->corrupt;
+    for (const struct tinker_run *r = t->runs; r; r = r->next) n += r->session->tenant == b && !r->gone;
     return n;
 }
 

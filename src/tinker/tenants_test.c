@@ -2,27 +2,6 @@
  * do not keep the other waiting. */
 #include "tinker/test_util.h"
 
-static const char ann[] = "tml-ann", bob[] = "tml-bob";
-
-static void open_with_keys(void) {
-    keys[0] = ann;
-    keys[1] = "bob.b tml-bob"; /* this one has a name */
-    n_keys = 2;
-    my_key = ann;
-    open_all(4);
-}
-
-static void close_with_keys(void) {
-    close_all();
-    n_keys = 0;
-    my_key = NULL;
-}
-
-static struct answer save(const char *model, int seq, const char *name) {
-    return done(post("save_weights",
-                     arena_printf(&memory, "{\"model_id\":\"%s\",\"seq_id\":%d,\"path\":\"%s\"}", model, seq, name)));
-}
-
 /* ---- isolation ----------------------------------------------------------------------------------------------------*/
 
 /* What Ann has. */
@@ -76,7 +55,6 @@ static void assert_hidden(const char *method, const char *path, const char *body
 }
 
 static void assert_all_hidden(const struct things *a) {
-#define TEXT(...) arena_printf(&memory, __VA_ARGS__)
     const char *of_session = TEXT("{\"session_id\":\"%s\",\"model_seq_id\":5,\"sampling_session_seq_id\":5,"
                                   "\"base_model\":\"%s\",\"path\":\"x\"}",
                                   a->session, tokenizer);

@@ -336,6 +336,28 @@ static inline struct wire_sample sample(const char *sampler, int seq, const char
     return w;
 }
 
+#define TEXT(...) arena_printf(&memory, __VA_ARGS__)
+static inline struct answer save(const char *model, int seq, const char *name) {
+    return done(post("save_weights", TEXT("{\"model_id\":\"%s\",\"seq_id\":%d,\"path\":\"%s\"}", model, seq, name)));
+}
+
+/* Two keys: ann's, whom the client is at first, and bob's, which has a name. */
+static const char ann[] = "tml-ann", bob[] = "tml-bob";
+
+static inline void open_with_keys(void) {
+    keys[0] = ann;
+    keys[1] = "bob.b tml-bob";
+    n_keys = 2;
+    my_key = ann;
+    open_all(4);
+}
+
+static inline void close_with_keys(void) {
+    close_all();
+    n_keys = 0;
+    my_key = NULL;
+}
+
 /* ---- begin and end ------------------------------------------------------------------------------------------------*/
 
 static inline void write_text(const char *path, const char *text) {

@@ -73,10 +73,11 @@ const char *body_name(struct http_exchange *x, const char *member, json_t **j) {
 }
 
 json_t *incoming_json(const struct incoming *in) {
-    json_t *j = NULL;
-    struct err e = {0};
-    if (js_parse(in->body, in->n, "body", &j, &e) != ST_OK) {
-        reply_detail(in->x, 400, "%s", e.msg);
+    json_error_t why;
+    /* Without JSON_ALLOW_NUL: a name with a NUL inside would be read up to there. */
+    json_t *j = json_loadb(in->body, in->n, JSON_REJECT_DUPLICATES, &why);
+    if (!j) {
+        reply_detail(in->x, 400, "body:%d:%d: %s", why.line, why.column, why.text);
         return NULL;
     }
     if (json_is_object(j)) return j;
@@ -185,17 +186,27 @@ bool random_name(char out[40]) {
     return true;
 }
 
+static int living_sessions(const struct tinker *t, const struct tinker_tenant *b) {
+    int n = 0;
+    for (const struct tinker_session *s = t->sessions; s; s = s->next) n += !s->finished && s->tenant == b;
+    return n;
+}
+
 static void create_session_begin(void *tinker, struct http_exchange *x) {
     struct tinker *t = tinker;
     CLEANUP_JSON json_t *j = body_json(x);
     struct err e = {0};
     struct str out = STR_INIT;
     const char *name = NULL, *project = NULL;
+    const json_t *metadata;
     if (!j || !model_is_up(t, x)) return;
-    const json_t *metadata = json_object_get(j, "user_metadata");
-    if (js_opt_str(j, "body", "display_name", &name, &e) != ST_OK ||
-        js_opt_str(j, "body", "project_id", &project, &e) != ST_OK) {
+    if (call_read_label(j, "display_name", &name, &e) != ST_OK ||
+        call_read_label(j, "project_id", &project, &e) != ST_OK || call_read_metadata(j, &metadata, &e) != ST_OK) {
         reply_detail(x, 422, "%s", e.msg);
+        return;
+    }
+    if (living_sessions(t, tenant_of(t, x)) >= SESSIONS) {
+        reply_detail(x, 429, "there are %d sessions, as many as there may be at a time: end one", SESSIONS);
         return;
     }
     struct tinker_session *s = xcalloc(1, sizeof *s);
@@ -207,7 +218,7 @@ static void create_session_begin(void *tinker, struct http_exchange *x) {
     s->project = project ? xstrdup(project) : NULL;
     s->made = (int64_t)time(NULL);
     s->name = name ? xstrdup(name) : NULL;
-    s->metadata = json_is_object(metadata) ? json_dumps(metadata, JSON_COMPACT) : NULL;
+    s->metadata = metadata ? json_dumps(metadata, JSON_COMPACT) : NULL;
     s->tenant = tenant_of(t, x);
     s->samples = -1;
     s->heard = tinker_now_s();

@@ -159,14 +159,10 @@ enum status wire_tensor_read(struct wire_memory *w, struct proto m, struct wire_
 
 /* The cells that are listed, as a SparseCsr. */
 static void put_csr(struct str *out, const struct wire_tensor *t) {
-    CLEANUP_STR struct str values = STR_INIT, m = STR_INIT;
-    const char *cells = t->dtype == WIRE_F32 ? (const char *)t->f : (const char *)t->i;
-    const size_t size = size_of(t->dtype);
+    CLEANUP_STR struct str m = STR_INIT;
     const int64_t rows = t->dim[0], n = t->crow[rows];
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t k = t->crow[r]; k < t->crow[r + 1]; k++)
-            str_add(&values, cells + (size_t)(r * t->dim[1] + t->col[k]) * size, size);
-    proto_put_bytes(&m, 1, values.p, values.len);
+    const void *cells = t->dtype == WIRE_F32 ? (const void *)t->f : (const void *)t->i;
+    proto_put_bytes(&m, 1, cells, (size_t)n * size_of(t->dtype));
     proto_put_bytes(&m, 2, t->crow, (size_t)(rows + 1) * sizeof *t->crow);
     proto_put_bytes(&m, 3, t->col, (size_t)n * sizeof *t->col);
     proto_put_bytes(out, 2, m.p, m.len);

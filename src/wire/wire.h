@@ -27,7 +27,8 @@ struct wire_tensor {
     int64_t n;  /* cells: the product of dim */
     float *f;   /* [n] of WIRE_F32, else NULL */
     int64_t *i; /* [n] of WIRE_I64, else NULL */
-    /* Of a matrix that is written: the cells that are listed, as CSR; NULL: all. Readers set neither. */
+    /* Of a matrix that is written: which cells are listed, as CSR, and f or i has these alone, in their order; NULL:
+     * all are. Readers set neither. */
     const int64_t *crow, *col; /* [rows + 1], [crow[rows]] */
 };
 

@@ -18,16 +18,14 @@ static void check_csr(const struct call_sample *c, struct arena *a) {
     struct wire_tensor t = {.dtype = WIRE_F32, .nd = 2, .dim = {rows, columns}, .n = n};
     t.crow = c->target_crow;
     t.col = c->target_col;
-    t.f = arena_array(a, float, n);
-    for (int64_t i = 0; i < n; i++) t.f[i] = -1 - (float)i;
+    t.f = arena_array(a, float, c->n_listed);
+    for (int64_t i = 0; i < c->n_listed; i++) t.f[i] = -1 - (float)i;
     wire_put_sample(&bytes, &(struct wire_sample){.target = &t});
     ASSERT(wire_read_sample(bytes.p, bytes.len, a, &again, &e) == ST_OK && again.target && again.target->n == n);
     int64_t listed = 0;
-    for (int64_t i = 0; i < n; i++) {
-        ASSERT(again.target->f[i] == 0 || again.target->f[i] == t.f[i]);
-        listed += again.target->f[i] != 0;
-    }
-    ASSERT(listed == t.crow[rows]);
+    for (int64_t i = 0; i < n; i++)
+        if (again.target->f[i] != 0) ASSERT(again.target->f[i] == t.f[listed++]);
+    ASSERT(listed == c->n_listed && listed == t.crow[rows]);
 }
 
 static void check_sample(const struct call_sample *c, struct arena *a) {
@@ -40,7 +38,7 @@ static void check_sample(const struct call_sample *c, struct arena *a) {
         ASSERT(c->prompt[i] >= 0);
         sum += c->prompt[i];
     }
-    for (int64_t i = 0; c->target && i < (c->n_prompt - 1) * c->n_targets; i++) sum += c->target[i];
+    for (int64_t i = 0; c->target && i < c->n_listed; i++) sum += c->target[i];
     if (c->target_crow) check_csr(c, a);
     for (int i = 0; i < c->n_stop_texts; i++) sum += (int64_t)strlen(c->stop_text[i]);
 }
