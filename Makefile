@@ -2,7 +2,8 @@
 BUILD   ?= build
 CC      := gcc
 SAN     ?=
-OPT     ?= -O2 -g
+OPT     ?= $(if $(SAN),-O1 -g1,-O2 -g)
+FAST_LD := $(if $(shell command -v ld.lld),-fuse-ld=lld) # links a hundred tests in half of the time
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wvla -Wno-format-truncation -Werror
 # Names of folders stay out of the objects, so that two checkouts of the same sources build the same bytes.
 BASEFLAGS := -std=gnu11 -D_GNU_SOURCE -fno-math-errno -fno-trapping-math -ffp-contract=off -fvisibility=hidden \
@@ -10,7 +11,7 @@ BASEFLAGS := -std=gnu11 -D_GNU_SOURCE -fno-math-errno -fno-trapping-math -ffp-co
 ifneq ($(SAN),)
   BUILD := build/$(if $(filter thread,$(SAN)),tsan,san)
   BASEFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
-  LDFLAGS += -fsanitize=$(SAN)
+  LDFLAGS += -fsanitize=$(SAN) $(FAST_LD)
 endif
 LIBS    := -lmicrohttpd -ljansson -lfyaml -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lseccomp -lcurl -lcrypto -lm -ldl -lpthread
 
@@ -71,8 +72,8 @@ $(BUILD)/%.o: %.c
 # The version says which commit it is of. KERNELRL_COMMIT says so where the sources are without their history.
 $(BUILD)/src/cli/cmd_help.o: BASEFLAGS += -DKERNELRL_COMMIT='"$(or $(KERNELRL_COMMIT),$(shell git describe --always --dirty 2>/dev/null || echo unknown))"'
 $(BUILD)/src/cli/cmd_help.o: $(wildcard $(shell git rev-parse --git-path logs/HEAD 2>/dev/null))
-$(BUILD)/src/dashboard/files.o build/fuzz/obj/src/dashboard/files.o: $(wildcard src/dashboard/page/*)
-$(BUILD)/src/cpu/%.o: BASEFLAGS := $(subst -O2,-O3,$(BASEFLAGS))
+$(BUILD)/src/dashboard/files.o: $(wildcard src/dashboard/page/*)
+$(BUILD)/src/cpu/%.o: BASEFLAGS += -O3
 $(BUILD)/test/%: src/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && echo "  TEST $@" && $(CC) $(BASEFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a -lcmocka $(LIBS)
 $(BUILD)/tools/%: tools/%.c $(BUILD)/libkernelrl.a
@@ -81,15 +82,18 @@ $(BUILD)/bench/%: bench/%.c $(BUILD)/libkernelrl.a
 	@mkdir -p $(@D) && $(CC) $(BASEFLAGS) -O3 -I. -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/libkernelrl.a $(LIBS)
 $(BUILD)/bench/matmul: LIBS += -ldnnl -lgomp
 $(BUILD)/bench/pool: | $(BUILD)/test/pool/stand_in # its workers
-# Fuzz targets compile the library with clang's coverage instrumentation. src/cpu is left out: it selects instruction
-# sets by a pragma of gcc's, and no fuzz target reaches it. Warnings are left to the normal build, which is gcc's.
-FUZZ_LIB_SRC := $(filter-out src/cpu/%, $(LIB_SRC))
+# Fuzz targets are compiled with clang's coverage instrumentation, and of the library what they reach, which the linker
+# says when it is given the program's own. They reach nothing of src/cpu, which selects instruction sets by a pragma of
+# gcc's. Warnings are left to the normal build, which is gcc's.
+FUZZ_CC := clang $(filter-out -W%,$(BASEFLAGS)) -O1 -g1
 build/fuzz/obj/%.o: %.c
-	@mkdir -p $(@D) && clang $(filter-out -W%,$(BASEFLAGS)) -O1 -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c -o $@ $<
-build/fuzz/libkernelrl.a: $(FUZZ_LIB_SRC:%.c=build/fuzz/obj/%.o)
-	@rm -f $@ && ar qcsP $@ $^
-build/fuzz/%: tests/fuzz/%.c build/fuzz/libkernelrl.a
-	@echo "  FUZZ $@" && clang $(filter-out -W%,$(BASEFLAGS)) -O1 -fsanitize=fuzzer,address,undefined -o $@ $< build/fuzz/libkernelrl.a $(LIBS)
+	@mkdir -p $(@D) && $(FUZZ_CC) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c -o $@ $<
+build/fuzz/libkernelrl.a: $(FUZZ_SRC:%.c=build/fuzz/obj/%.o) $(BUILD)/libkernelrl.a
+	+@reached=$$(ld -r -z muldefs -t -t -o $@.o $^ | sed -n 's|^(.*)$(BUILD)/|build/fuzz/obj/|p') && \
+	    $(MAKE) --no-print-directory $$reached && rm -f $@ $@.o && ar qcsP $@ $$reached
+.SECONDARY: $(FUZZ_SRC:%.c=build/fuzz/obj/%.o)
+build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/libkernelrl.a
+	@echo "  FUZZ $@" && $(FUZZ_CC) -fsanitize=fuzzer,address,undefined $(FAST_LD) -o $@ $^ $(LIBS)
 
 CUDA_LINK := -shared -Xlinker --exclude-libs,ALL,-z,defs -Xcompiler -static-libgcc,-static-libstdc++
 $(CUDA_LIB): $(CUDA_OBJ)

@@ -55,13 +55,19 @@ bool fs_write_all(int fd, const void *data, size_t n) {
     return true;
 }
 
+static _Thread_local bool force_later;
+
+void fs_force_later(bool later) { force_later = later; }
+
+bool fs_force(int fd) { return force_later || fsync(fd) == 0; }
+
 enum status fs_write_atomic(const char *path, const void *data, size_t n, struct err *e) {
     char tmp[PATH_MAX];
     if (snprintf(tmp, sizeof tmp, "%s.tmp.%d", path, (int)getpid()) >= (int)sizeof tmp)
         return FAIL(e, ST_IO, "%s: path too long", path);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) return FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
-    bool ok = fs_write_all(fd, data, n) && fsync(fd) == 0;
+    bool ok = fs_write_all(fd, data, n) && fs_force(fd);
     int saved = errno;
     if (close(fd) != 0 && ok) {
         ok = false;
@@ -124,6 +130,19 @@ enum status fs_remove(const char *path, struct err *e) {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
         return FAIL(e, ST_IO, "%s: cannot remove: %s", path, strerror(errno));
     return ST_OK;
+}
+
+static int force_one(const char *path, const struct stat *sb, int kind, struct FTW *ftw) {
+    (void)sb;
+    (void)ftw;
+    if (kind == FTW_SL) return 0;
+    CLEANUP_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && fsync(fd) == 0 ? 0 : -1;
+}
+
+enum status fs_force_tree(const char *dir, struct err *e) {
+    if (nftw(dir, force_one, 16, FTW_DEPTH | FTW_PHYS) == 0) return ST_OK;
+    return FAIL(e, ST_IO, "%s: cannot write: %s", dir, strerror(errno));
 }
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }

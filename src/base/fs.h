@@ -10,6 +10,14 @@ enum status fs_read(const char *path, size_t max_bytes, char **out, size_t *len,
 enum status fs_write_atomic(const char *path, const void *data, size_t n, struct err *e) MUST_USE;
 /* Writes n bytes to a file descriptor, whatever it takes; false with errno. */
 bool fs_write_all(int fd, const void *data, size_t n) MUST_USE;
+/* fs_write_atomic and writers of the same kind ask this before they rename: whether what a file holds is on the disk
+ * now (fsync; false with errno), or will be. */
+bool fs_force(int fd) MUST_USE;
+/* With true files that this thread writes are not forced onto the disk one by one: fs_force() says yes at once, until
+ * false. fs_force_tree() must follow before anybody may rely on the files. */
+void fs_force_later(bool later);
+/* Forces all files and directories below DIR, and DIR, onto the disk. ST_IO. */
+enum status fs_force_tree(const char *dir, struct err *e) MUST_USE;
 enum status fs_mkdirs(const char *path, struct err *e) MUST_USE;
 /* Returns DIR/NAME. The caller frees it. */
 char *fs_join(const char *dir, const char *name);

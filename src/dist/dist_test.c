@@ -88,7 +88,7 @@ static void sums_are_made_in_order(void **state) {
                     leaf[i] = (float)(rng_normal(&r) * (j % 2 ? 1e-6 : 1e3)); /* another order has other bits */
                     want[i] += leaf[i];
                 }
-                CHECK(fold_add(f, leaf, 1, &err));
+                CHECK(fold_add(f, leaf, &(const int){0}, 1, &err));
             }
             CHECK(fold_end(f, sum, &err));
             assert_memory_equal(sum, want, (size_t)n * sizeof *want);

@@ -84,13 +84,14 @@ static struct byte_span floats(int64_t at, int64_t n) {
 static int64_t chunk_of(const struct fold *f, int64_t n, int64_t at) { return i64_max(0, i64_min(f->chunk, n - at)); }
 
 /* Where the chunk from `at` on of each rank's slice lies in a leaf, and where those of this rank's slice arrive. */
-static void lay_out(struct fold *f, bool leaf, int leaves, int64_t at) {
+static void lay_out(struct fold *f, bool leaf, const int *owner, int leaves, int64_t at) {
     for (int r = 0; r < f->comm->size; r++) {
         int64_t slice, n;
         slice_of(f->n, f->comm->size, r, &slice, &n);
         f->out[r] = floats(slice + at, leaf ? chunk_of(f, n, at) : 0);
-        f->in[r] = floats(r * f->chunk, r < leaves ? chunk_of(f, f->slice_n, at) : 0);
+        f->in[r] = floats(r * f->chunk, 0);
     }
+    for (int i = 0; i < leaves; i++) f->in[owner[i]] = floats(owner[i] * f->chunk, chunk_of(f, f->slice_n, at));
 }
 
 /* Chunks of the longest slice: all ranks go through as many. */
@@ -99,19 +100,20 @@ static int64_t longest_slice(const struct fold *f) {
 }
 
 /* Devices reach each other: all is queued. */
-static enum status add_direct(struct fold *f, const float *leaf, int leaves) {
+static enum status add_direct(struct fold *f, const float *leaf, const int *owner, int leaves) {
     struct backend *be = f->be;
     for (int64_t at = 0; at < longest_slice(f); at += f->chunk) {
         const int64_t n = chunk_of(f, f->slice_n, at);
-        lay_out(f, leaf != NULL, leaves, at);
+        lay_out(f, leaf != NULL, owner, leaves, at);
         be->peers_exchange(be, leaf, f->out, f->arrived, f->in);
-        for (int r = 0; r < leaves && n > 0; r++)
-            add(be, f->sum + at, r == f->comm->rank ? leaf + f->slice_at + at : f->arrived + r * f->chunk, n);
+        for (int i = 0; i < leaves && n > 0; i++)
+            add(be, f->sum + at, owner[i] == f->comm->rank ? leaf + f->slice_at + at : f->arrived + owner[i] * f->chunk,
+                n);
     }
     return ST_OK;
 }
 
-static enum status add_through_host(struct fold *f, const float *leaf, int leaves, struct err *e) {
+static enum status add_through_host(struct fold *f, const float *leaf, const int *owner, int leaves, struct err *e) {
     struct backend *be = f->be;
     if (leaf) {
         be->mem_get(be, f->leaf_host, leaf, (size_t)f->n * sizeof *leaf);
@@ -119,10 +121,10 @@ static enum status add_through_host(struct fold *f, const float *leaf, int leave
     }
     for (int64_t at = 0; at < longest_slice(f); at += f->chunk) {
         const int64_t n = chunk_of(f, f->slice_n, at);
-        lay_out(f, leaf != NULL, leaves, at);
+        lay_out(f, leaf != NULL, owner, leaves, at);
         TRY(f->comm->exchange(f->comm, f->leaf_host, f->out, f->arrived_host, f->in, e));
-        for (int r = 0; r < leaves && n > 0; r++) {
-            be->mem_put(be, f->arrived, f->arrived_host + r * f->chunk, (size_t)n * sizeof(float));
+        for (int i = 0; i < leaves && n > 0; i++) {
+            be->mem_put(be, f->arrived, f->arrived_host + owner[i] * f->chunk, (size_t)n * sizeof(float));
             add(be, f->sum + at, f->arrived, n);
         }
         TRY(be->sync(be, e)); /* the next chunk is written to the same memory */
@@ -130,9 +132,10 @@ static enum status add_through_host(struct fold *f, const float *leaf, int leave
     return ST_OK;
 }
 
-enum status fold_add(struct fold *f, const float *leaf, int leaves, struct err *e) {
-    ASSERT(leaves <= f->comm->size && (leaf != NULL) == (f->comm->rank < leaves));
-    if (f->comm->size > 1) return direct(f) ? add_direct(f, leaf, leaves) : add_through_host(f, leaf, leaves, e);
+enum status fold_add(struct fold *f, const float *leaf, const int *owner, int leaves, struct err *e) {
+    if (f->comm->size > 1)
+        return direct(f) ? add_direct(f, leaf, owner, leaves) : add_through_host(f, leaf, owner, leaves, e);
+    ASSERT(leaf && leaves == 1);
     add(f->be, f->sum, leaf, f->n);
     return ST_OK;
 }

@@ -1,8 +1,8 @@
 /* fold: the sum of gradients over micro-batches. A leaf is the gradient of one micro-batch, begun at zero. The sum is
  * ((0 + leaf 0) + leaf 1) + ..., in the order of the batch, each addition rounded once in float32. So it depends on the
  * leaves and their order alone, and whoever computes a leaf, on whichever rank, the bits of the sum are the same.
- * Several ranks add in rounds. In a round rank r has the r-th leaf of as many as there are ranks. Each rank owns a
- * slice of the sum, is sent that slice of every leaf, and adds them in the order of the leaves. */
+ * Several ranks add some leaves at a time, each of another rank. Each rank owns a slice of the sum, is sent that slice
+ * of every leaf, and adds them in the order of the leaves. */
 #ifndef KERNELRL_DIST_FOLD_H
 #define KERNELRL_DIST_FOLD_H
 
@@ -16,10 +16,10 @@ enum status fold_open(struct comm *c, struct backend *be, int64_t n, struct fold
 void fold_close(struct fold *f); /* NULL is fine */
 
 void fold_begin(struct fold *f); /* the sum is 0 */
-/* Adds the next `leaves` leaves, at most one a rank: leaf is this rank's, n floats of the backend's memory, where its
- * number is below `leaves`. Every rank calls it. On one rank it is queued: a device's error surfaces at its next sync.
- */
-enum status fold_add(struct fold *f, const float *leaf, int leaves, struct err *e) MUST_USE;
+/* Adds the next `leaves` leaves: the i-th is that of rank owner[i], and no rank has two. leaf: this rank's, n floats of
+ * the backend's memory; NULL where it has none of them. Every rank calls it. On one rank it is queued: a device's error
+ * surfaces at its next sync. */
+enum status fold_add(struct fold *f, const float *leaf, const int *owner, int leaves, struct err *e) MUST_USE;
 /* On one rank: the sum so far, n floats, for who moves it elsewhere and back. */
 float *fold_sum(struct fold *f);
 /* Copies the sum to n floats of the backend's memory, on all ranks. Queued likewise. */

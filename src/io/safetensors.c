@@ -528,7 +528,7 @@ static enum status write_temp(int fd, const char *path, const struct st_entry **
         if (src->fetch) TRY(src->fetch(src->ctx, (size_t)(order[i] - src->entries), &data, e));
         ok = write_entry(fd, order[i], data, bytes[i], buf);
     }
-    if (!ok || fsync(fd) != 0) return FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
+    if (!ok || !fs_force(fd)) return FAIL(e, ST_IO, "%s: cannot write: %s", path, strerror(errno));
     return ST_OK;
 }
 

@@ -12,9 +12,26 @@
 #include "train/audit.h"
 #include "train/follow.h"
 
+/* Several ranks: a rank has up to WIDTH_MAX leaves of a round, which the rounds' ends even out, where the gradients of
+ * all but one take at most so many floats: 1 GiB, six times an adapter of rank 32 of a 7B model. */
+enum { WIDTH_MAX = 4 };
+#define SPARE_FLOATS (INT64_C(1) << 28)
+
 enum status trainer_prepare(const struct comm *c, struct model *m, bool lora, struct err *e) {
     const bool lent = c->size > 1 && strcmp(model_dtype(m), "bf16") == 0;
     return model_train_prepare(m, lora ? TRAIN_LORA : lent ? TRAIN_FULL_LENT : TRAIN_FULL, e);
+}
+
+/* Leaves that a rank may have in a round, and room for all but one of them. */
+static enum status open_spare(struct trainer *t, const struct train_set *s, struct err *e) {
+    struct backend *be = model_backend(t->model);
+    t->width = t->comm->size == 1 ? 1 : (int)i64_min(WIDTH_MAX, 1 + SPARE_FLOATS / s->n_g);
+    if (t->width == 1) return ST_OK;
+    const int64_t bytes = (t->width - 1) * s->n_g * (int64_t)sizeof(float), have = be->mem_available(be);
+    t->spare = bytes < have ? be->mem_alloc(be, (size_t)bytes) : NULL;
+    if (t->spare) return ST_OK;
+    return FAIL(e, ST_MEMORY, "gradients of %d micro-batches need %.2f GB, of which %.2f GB are free", t->width - 1,
+                (double)bytes * 1e-9, (double)have * 1e-9);
 }
 
 static enum status open_moments(struct trainer *t, const struct train_set *s, struct err *e) {
@@ -37,6 +54,7 @@ enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t t
     t->busy_s = xcalloc(2 * (size_t)c->size, sizeof *t->busy_s);
     t->audit_every = AUDIT_EVERY;
     enum status st = fold_open(c, model_backend(m), s.n_g, &t->sum, e);
+    if (st == ST_OK) st = open_spare(t, &s, e);
     if (st == ST_OK) st = open_moments(t, &s, e);
     if (st == ST_OK) return ST_OK;
     trainer_close(t);
@@ -46,8 +64,10 @@ enum status trainer_open(struct comm *c, struct model *m, int adapter, int64_t t
 
 void trainer_close(struct trainer *t) {
     if (!t) return;
+    struct backend *be = model_backend(t->model);
     adamw_free(t->opt);
     fold_close(t->sum);
+    be->mem_free(be, t->spare);
     free(t->leaves);
     free(t->busy_s);
     rest_free(t->rest);
@@ -218,6 +238,8 @@ struct micro {
     float *logp, *entropy, *g;
     const struct datum_part *parts; /* [n_parts] */
     int n_parts, begin, end;
+    int owner;         /* the rank that computes it */
+    const float *leaf; /* on that rank: its gradient, in device memory */
 };
 
 /* What is known of a micro-batch without its rows, and room for what comes of its targets. */
@@ -362,12 +384,12 @@ static enum status micro_work(struct trainer *t, struct model *m, int adapter, c
     return micro_leaf(t, b, e);
 }
 
-/* The log-probabilities, and for training the entropies, of each rank's micro-batch become everybody's. */
+/* The log-probabilities, and for training the entropies, of each micro-batch become everybody's. */
 static enum status share(struct comm *c, struct micro *b, int n, bool entropy, struct err *e) {
-    for (int r = 0; r < n && c->size > 1; r++) {
-        const size_t bytes = (size_t)b[r].batch.N * sizeof(float);
-        TRY(c->bcast(c, r, b[r].logp, bytes, e));
-        if (entropy) TRY(c->bcast(c, r, b[r].entropy, bytes, e));
+    for (int i = 0; i < n && c->size > 1; i++) {
+        const size_t bytes = (size_t)b[i].batch.N * sizeof(float);
+        TRY(c->bcast(c, b[i].owner, b[i].logp, bytes, e));
+        if (entropy) TRY(c->bcast(c, b[i].owner, b[i].entropy, bytes, e));
     }
     return ST_OK;
 }
@@ -442,49 +464,108 @@ static enum status audit_round(struct trainer *t, const struct train_call *c, co
 
 /* ---- rounds -------------------------------------------------------------------------------------------------------*/
 
-/* A round: the next n micro-batches, at most one a rank, rank r having the r-th. What the statistics add up they add up
- * on every rank, from the first token to the last, so that their bits do not depend on who computed what. */
-static enum status micro_round(struct trainer *t, struct model *m, int adapter, const struct train_call *c,
-                               const struct datum *d, struct micro *b, int n, struct train_stats *s, struct err *e) {
-    struct comm *comm = t->comm;
-    struct micro *mine = comm->rank < n ? &b[comm->rank] : NULL;
-    struct train_stats unread = {0};
-    const bool alone = comm->size == 1;
-    enum status st = ST_OK;
-    const double begin = clock_now_s();
-    if (mine) st = explain_memory(t, micro_work(t, m, adapter, c, d, mine, alone ? s : &unread, e), e);
-    if (mine && !alone && st == ST_OK) st = model_backend(m)->sync(model_backend(m), e); /* for its time */
-    if (mine) t->busy += clock_now_s() - begin;
-    if (!alone) TRY(comm_agree(comm, st, e));
-    TRY(st);
-    TRY(share(comm, b, n, c != NULL, e));
-    for (int r = 0; r < n; r++) {
-        if (!c) hand_out(&b[r], d);
-        if (c && !alone) TRY(micro_losses(c, d, &b[r], s, e));
-        if (c) t->leaves[r]++;
+/* Who computes which of a round's n micro-batches, at most `width` a rank: the largest that is left goes to the rank
+ * that has the fewest rows, so that ranks wait little for each other. With a width of 1 rank r has the r-th. */
+static void assign(struct micro *b, int n, int ranks, int width) {
+    CLEANUP_FREE int64_t *rows = xcalloc((size_t)ranks, sizeof *rows);
+    CLEANUP_FREE int *has = xcalloc((size_t)ranks, sizeof *has);
+    for (int i = 0; i < n; i++) b[i].owner = width == 1 ? i : -1;
+    for (int k = 0; k < n && width > 1; k++) {
+        int largest = -1, to = -1;
+        for (int i = 0; i < n; i++)
+            if (b[i].owner < 0 && (largest < 0 || b[i].batch.T > b[largest].batch.T)) largest = i;
+        for (int r = 0; r < ranks; r++)
+            if (has[r] < width && (to < 0 || rows[r] < rows[to])) to = r;
+        b[largest].owner = to;
+        rows[to] += b[largest].batch.T;
+        has[to]++;
     }
-    if (!c) return ST_OK;
-    TRY(fold_add(t->sum, mine ? model_train_set(t->model, t->adapter).g : NULL, n, e));
-    if (!alone && t->audit_every > 0 && t->rounds % t->audit_every == 0) TRY(audit_round(t, c, d, b, n, e));
-    t->rounds++;
+}
+
+/* This rank's micro-batches of a round. Their gradients stay: the last one's in the set's slab, the others' in `spare`.
+ */
+static enum status work(struct trainer *t, struct model *m, int adapter, const struct train_call *c,
+                        const struct datum *d, struct micro *b, int n, struct train_stats *s, struct err *e) {
+    const struct train_set set = model_train_set(t->model, t->adapter);
+    struct backend *be = model_backend(m);
+    const double begin = clock_now_s();
+    struct micro *last = NULL;
+    for (int i = 0, kept = 0; i < n; i++) {
+        if (b[i].owner != t->comm->rank) continue;
+        if (last && c) {
+            float *const place = t->spare + kept++ * set.n_g;
+            be->mem_copy(be, place, set.g, (size_t)set.n_g * sizeof(float));
+            last->leaf = place;
+        }
+        TRY(explain_memory(t, micro_work(t, m, adapter, c, d, &b[i], s, e), e));
+        last = &b[i];
+        last->leaf = set.g;
+    }
+    if (last && t->comm->size > 1) TRY(be->sync(be, e)); /* for its time */
+    if (last) t->busy += clock_now_s() - begin;
     return ST_OK;
 }
 
-/* All micro-batches of a call. c NULL: log-probabilities alone. */
+/* Adds the leaves in their order, as many at a time as are of different ranks. */
+static enum status fold(struct trainer *t, const struct micro *b, int n, struct err *e) {
+    CLEANUP_FREE int *owner = xcalloc((size_t)n, sizeof *owner);
+    for (int i = 0; i < n;) {
+        const float *leaf = NULL;
+        int k = 0;
+        for (bool again = false; i < n && !again;) {
+            for (int j = 0; j < k; j++) again |= owner[j] == b[i].owner;
+            if (again) break;
+            if (b[i].owner == t->comm->rank) leaf = b[i].leaf;
+            owner[k++] = b[i++].owner;
+        }
+        TRY(fold_add(t->sum, leaf, owner, k, e));
+    }
+    return ST_OK;
+}
+
+/* A round: the next n micro-batches. What the statistics add up they add up on every rank, from the first token to the
+ * last, so that their bits do not depend on who computed what. */
+static enum status micro_round(struct trainer *t, struct model *m, int adapter, const struct train_call *c,
+                               const struct datum *d, struct micro *b, int n, bool audited, struct train_stats *s,
+                               struct err *e) {
+    struct comm *comm = t->comm;
+    struct train_stats unread = {0};
+    const bool alone = comm->size == 1;
+    const enum status st = work(t, m, adapter, c, d, b, n, alone ? s : &unread, e);
+    TRY(alone ? st : comm_agree(comm, st, e));
+    TRY(share(comm, b, n, c != NULL, e));
+    for (int i = 0; i < n; i++) {
+        if (!c) hand_out(&b[i], d);
+        if (c && !alone) TRY(micro_losses(c, d, &b[i], s, e));
+        if (c) t->leaves[b[i].owner]++;
+    }
+    if (!c) return ST_OK;
+    TRY(fold(t, b, n, e));
+    if (audited) TRY(audit_round(t, c, d, b, n, e));
+    t->rounds += (n + comm->size - 1) / comm->size;
+    return ST_OK;
+}
+
+/* All micro-batches of a call. c NULL: log-probabilities alone. A round that is audited has one micro-batch a rank, and
+ * none goes past the next such round. */
 static enum status micro_batches(struct trainer *t, struct model *m, int adapter, const struct train_call *c,
                                  const struct datum *d, int n, struct train_stats *s, struct err *e) {
+    const int ranks = t->comm->size;
     arena_reset(&t->parts);
     struct datum_part *parts = arena_array(&t->parts, struct datum_part, n);
-    struct micro *b = arena_array(&t->parts, struct micro, t->comm->size);
+    struct micro *b = arena_array(&t->parts, struct micro, ranks * t->width);
     const int n_parts = cut(t->train_tokens, d, n, parts);
     for (int i = 0; i < n_parts;) {
-        int ranks = 0;
+        const int64_t since = c && ranks > 1 && t->audit_every > 0 ? t->rounds % t->audit_every : -1;
+        const int width = since < 0 ? t->width : since == 0 ? 1 : (int)i64_min(t->width, t->audit_every - since);
+        int leaves = 0;
         arena_reset(&t->micro);
-        for (int next; i < n_parts && ranks < t->comm->size; i = next) {
+        for (int next; i < n_parts && leaves < ranks * width; i = next) {
             next = micro_end(t->train_tokens, parts, i, n_parts);
-            micro_outline(&t->micro, d, parts + i, next - i, &b[ranks++]);
+            micro_outline(&t->micro, d, parts + i, next - i, &b[leaves++]);
         }
-        TRY(micro_round(t, m, adapter, c, d, b, ranks, s, e));
+        assign(b, leaves, ranks, width);
+        TRY(micro_round(t, m, adapter, c, d, b, leaves, since == 0, s, e));
     }
     return ST_OK;
 }

@@ -68,8 +68,11 @@ struct trainer {
     /* [ranks] seconds that each rank was at work on leaves of its own, as of the last optimizer step; likewise. busy:
      * of this rank, since then. */
     double *busy_s, busy;
-    /* Of several ranks: rounds of leaves so far; in the first and each audit_every-th one after it the leaves are
-     * computed by a second rank and compared (0: never); leaves that were, who reads them may begin anew at 0. */
+    int width;    /* leaves that a rank may have in a round */
+    float *spare; /* device memory for all but one of them; NULL: width is 1 */
+    /* Of several ranks: rounds of leaves so far, each of as many as there are ranks; in the first and each
+     * audit_every-th one after it the leaves are computed by a second rank and compared (0: never); leaves that were,
+     * who reads them may begin anew at 0. */
     int64_t rounds, audit_every, audited;
     struct resting *rest; /* NULL: it is awake */
     int64_t rest_step;    /* opt->step */

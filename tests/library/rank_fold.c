@@ -1,6 +1,6 @@
 /* Sums of gradients over ranks: `mpirun -n N rank_fold DEVICE [FLOATS]`. With FLOATS rank 0 prints how long a round and
  * the end of a sum of so many take. Otherwise every rank compares the sum with one that is made in the order of the
- * leaves on the host, bit by bit, for several lengths and a last round that is not full. */
+ * leaves on the host, bit by bit, for several lengths, owners in any order, and calls in which some ranks have none. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "ranks/ranks.h"
 #include "tensor/backend.h"
 
-enum { LEAVES = 7 };
+enum { LEAVES = 7, RANKS_MAX = 16 };
 static struct err e;
 
 static void must(bool x, const char *what, int line) {
@@ -31,19 +31,27 @@ static void compare(struct comm *c, struct backend *be, int64_t n) {
     const size_t bytes = (size_t)n * sizeof(float);
     float *host = malloc(bytes), *want = calloc((size_t)n, sizeof *want), *got = malloc(bytes);
     float *leaf = be->mem_alloc(be, bytes), *sum = be->mem_alloc(be, bytes);
+    struct rng order = rng_make(8, (uint64_t)n); /* the same on every rank */
     struct fold *f;
-    MUST(fold_open(c, be, n, &f, &e) == ST_OK);
+    MUST(c->size <= RANKS_MAX && fold_open(c, be, n, &f, &e) == ST_OK);
     for (int again = 0; again < 2; again++) {
         fold_begin(f);
         memset(want, 0, bytes);
-        for (int first = 0; first < LEAVES; first += c->size) {
-            const int leaves = LEAVES - first < c->size ? LEAVES - first : c->size;
-            if (c->rank < leaves) {
-                fill(host, n, first + c->rank);
+        for (int first = 0, leaves; first < LEAVES; first += leaves) {
+            int owner[RANKS_MAX];
+            bool mine = false;
+            for (int r = 0; r < c->size; r++) owner[r] = r;
+            rng_shuffle(&order, owner, (size_t)c->size, sizeof *owner);
+            leaves = 1 + (int)rng_below(&order, (uint64_t)c->size);
+            if (leaves > LEAVES - first) leaves = LEAVES - first;
+            for (int i = 0; i < leaves; i++) {
+                if (owner[i] != c->rank) continue;
+                mine = true;
+                fill(host, n, first + i);
                 be->mem_put(be, leaf, host, bytes);
                 MUST(be->sync(be, &e) == ST_OK);
             }
-            MUST(fold_add(f, c->rank < leaves ? leaf : NULL, leaves, &e) == ST_OK);
+            MUST(fold_add(f, mine ? leaf : NULL, owner, leaves, &e) == ST_OK);
         }
         for (int j = 0; j < LEAVES; j++) {
             fill(host, n, j);
@@ -68,14 +76,16 @@ static void time_it(struct comm *c, struct backend *be, int64_t n) {
     float *leaf = be->mem_alloc(be, bytes), *host = malloc(bytes);
     struct fold *f;
     double round_s = 1e9, end_s = 1e9;
+    int owner[RANKS_MAX];
+    for (int r = 0; r < RANKS_MAX; r++) owner[r] = r;
     fill(host, n, c->rank);
     be->mem_put(be, leaf, host, bytes);
-    MUST(leaf && fold_open(c, be, n, &f, &e) == ST_OK);
+    MUST(leaf && c->size <= RANKS_MAX && fold_open(c, be, n, &f, &e) == ST_OK);
     fold_begin(f);
     for (int i = 0; i < ROUNDS; i++) {
         MUST(be->sync(be, &e) == ST_OK && comm_agree(c, ST_OK, &e) == ST_OK);
         const double begin = clock_now_s();
-        MUST(fold_add(f, leaf, c->size, &e) == ST_OK && be->sync(be, &e) == ST_OK);
+        MUST(fold_add(f, leaf, owner, c->size, &e) == ST_OK && be->sync(be, &e) == ST_OK);
         const double middle = clock_now_s();
         MUST(fold_end(f, leaf, &e) == ST_OK && be->sync(be, &e) == ST_OK);
         round_s = fmin(round_s, middle - begin);

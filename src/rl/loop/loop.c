@@ -200,10 +200,20 @@ static enum status download(const struct training *t, const char *name, struct e
     return ST_OK;
 }
 
+/* Waits for the checkpoint that is on its way onto the disk, if there is one. The samples before it are not needed any
+ * more. */
+static enum status saved(struct training *t, struct err *e) {
+    TRY(run_checkpoint_saved(t->run, e));
+    if (t->samples) sample_journal_forget(t->samples);
+    return ST_OK;
+}
+
+/* Begins a checkpoint (NAME, or the step). It goes onto the disk while the next batch is sampled. */
 static enum status save(struct training *t, const char *name, struct err *e) {
     char step[32];
     CLEANUP_STR struct str more = STR_INIT;
     const double from = clock_now_s();
+    TRY(saved(t, e));
     snprintf(step, sizeof step, "%06lld", (long long)t->step);
     char history[20];
     snprintf(history, sizeof history, "%016llx", (unsigned long long)*history_of(t));
@@ -216,12 +226,19 @@ static enum status save(struct training *t, const char *name, struct err *e) {
     if (t->trainer) TRY(train_gather_values(t->trainer, e));
     TRY(run_save_checkpoint(t->run, name ? name : step, t->step, t->opt_step, &extra,
                             t->trainer ? t->s.policy.model : NULL, t->o->lora_rank > 0,
-                            t->trainer ? t->trainer->opt : NULL, t->s.policy.folder, e));
+                            t->trainer ? t->trainer->opt : NULL, t->s.policy.folder, name ? 0 : t->o->keep_checkpoints,
+                            e));
     t->saved_step = t->step;
-    if (t->samples) sample_journal_clear(t->samples);
+    if (t->samples) sample_journal_mark(t->samples);
+    if (!t->trainer) TRY(saved(t, e)); /* download() needs the directory */
     if (!t->trainer && (name || t->o->download_checkpoints)) TRY(download(t, name ? name : step, e));
     t->save_s = clock_now_s() - from;
-    return name ? ST_OK : run_prune_checkpoints(t->run, t->o->keep_checkpoints, e);
+    return ST_OK;
+}
+
+static enum status save_now(struct training *t, const char *name, struct err *e) {
+    TRY(save(t, name, e));
+    return saved(t, e);
 }
 
 /* An update failed. When it has changed nothing yet, the state before it is saved, so that no step is lost. */
@@ -235,7 +252,7 @@ static void keep_state(struct training *t, int64_t opt_step_before, double basel
         return; /* nothing to go on from */
     t->baseline = baseline_before;
     missing_count_back(&t->missing, &t->ahead.batch[0]->r);
-    if (st == ST_OK) st = save(t, NULL, &e);
+    if (st == ST_OK) st = save_now(t, NULL, &e);
     if (st == ST_OK)
         log_info("the state before step %lld is saved", (long long)t->step + 1);
     else
@@ -432,7 +449,7 @@ static enum status evaluate(struct training *t, struct err *e) {
 
 /* Weights and optimizer stand at the border before t->step: nothing of what came before is lost. */
 static enum status interrupted(struct training *t, struct err *e) {
-    if (t->step > t->saved_step) TRY(save(t, NULL, e));
+    TRY(t->step > t->saved_step ? save_now(t, NULL, e) : saved(t, e));
     return FAIL(e, ST_CANCELLED, "interrupted before step %lld of %lld; the same command goes on from there",
                 (long long)t->step + 1, (long long)t->steps);
 }
@@ -466,13 +483,14 @@ static enum status train_steps(struct training *t, const volatile bool *cancel, 
         enum status st = cancel && *cancel ? ST_CANCELLED : one_step(t, e);
         if (st == ST_CANCELLED) return interrupted(t, e); /* only sampling and verifying are cut short */
         TRY(st);
+        TRY(saved(t, e)); /* the one that was begun before this step */
         if (eval_is_due(t)) st = evaluate(t, e);
         if (st != ST_OK && st != ST_CANCELLED) return st;
         t->step++;
         if (st == ST_CANCELLED) return interrupted(t, e);
         if (o->save_every > 0 && t->step % o->save_every == 0 && t->step < t->steps) TRY(save(t, NULL, e));
     }
-    return save(t, "final", e);
+    return save_now(t, "final", e);
 }
 
 /* The server's model, with weights and moments of a checkpoint's path. */

@@ -44,7 +44,8 @@ struct sample_journal {
     char *
         data; /* what the file held when it was opened: only these samples are found; later ones are for the next run */
     struct sample_entry *entry;
-    size_t n; /* sorted by key */
+    size_t n;   /* sorted by key */
+    off_t mark; /* the file's length at sample_journal_mark(); 0: there is no mark */
     int64_t replayed;
 };
 
@@ -125,11 +126,25 @@ static void give_up(struct sample_journal *j) {
     j->fd = -1;
 }
 
-void sample_journal_clear(struct sample_journal *j) {
-    j->n = 0;
+void sample_journal_mark(struct sample_journal *j) {
+    j->n = 0; /* what was drawn before the file was opened is in front of the mark */
     free(j->data);
     j->data = NULL;
-    if (j->fd >= 0 && ftruncate(j->fd, sizeof(struct file_head)) != 0) give_up(j);
+    if (j->fd >= 0) j->mark = lseek(j->fd, 0, SEEK_END);
+}
+
+/* What stands behind the mark moves to the front. A process that is killed on the way has lost samples. */
+void sample_journal_forget(struct sample_journal *j) {
+    const off_t mark = j->mark;
+    struct stat s;
+    j->mark = 0;
+    if (j->fd < 0 || mark <= (off_t)sizeof(struct file_head)) return;
+    if (fstat(j->fd, &s) != 0 || s.st_size < mark) return give_up(j);
+    const size_t n = (size_t)(s.st_size - mark);
+    CLEANUP_FREE char *rest = xmalloc(n + 1);
+    if (pread(j->fd, rest, n, mark) != (ssize_t)n || ftruncate(j->fd, sizeof(struct file_head)) != 0 ||
+        !fs_write_all(j->fd, rest, n))
+        give_up(j);
 }
 
 int64_t sample_journal_replayed(const struct sample_journal *j) { return j->replayed; }

@@ -23,7 +23,9 @@ enum status sample_journal_run(void *ctx, const struct request *req, int n_req, 
                                engine_progress_fn *progress, void *progress_ctx, struct err *e) MUST_USE;
 /* Samples that were taken from the file. */
 int64_t sample_journal_replayed(const struct sample_journal *j);
-/* Forgets all samples: a checkpoint holds what comes of them, or the run is done. */
-void sample_journal_clear(struct sample_journal *j);
+/* A checkpoint is begun that will hold what comes of all samples up to now. */
+void sample_journal_mark(struct sample_journal *j);
+/* That checkpoint is complete: the samples in front of the last mark are forgotten. Without a mark: nothing. */
+void sample_journal_forget(struct sample_journal *j);
 
 #endif

@@ -179,9 +179,47 @@ static void only_what_is_missing_is_asked_for(void **state) {
     d.fails = ST_FAILED;
     CHECK_FAILS(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err), ST_FAILED, "it fails");
     for (int i = 0; i < SAMPLES; i++) assert_null(out[i].ids);
-    sample_journal_clear(j);
     sample_journal_close(j);
+}
+
+/* What was drawn before a checkpoint was begun is forgotten when that checkpoint is complete, and no other sample. */
+static void forgotten_up_to_the_mark(void **state) {
+    (void)state;
+    const char *path = in_tmp("mark.bin");
+    uint64_t weights = 7;
+    struct request req[REQUESTS];
+    struct sample out[SAMPLES];
+    struct drawer d = {0};
+    struct sample_journal *j;
     struct stat s;
+    remove(path);
+    CHECK(sample_journal_open(path, 5, (struct actor_policy){draw_all, &d}, &weights, &j, &err));
+    for (int step = 0; step < 2; step++) {
+        make(req);
+        weights = 7 + (uint64_t)step;
+        CHECK(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err));
+        for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
+        if (step == 0) sample_journal_mark(j);
+    }
+    assert_int_equal(stat(path, &s), 0);
+    const off_t both = s.st_size;
+    sample_journal_forget(j);
+    sample_journal_forget(j); /* without a mark: nothing */
+    assert_int_equal(stat(path, &s), 0);
+    assert_int_equal(s.st_size, 16 + (both - 16) / 2);
+    sample_journal_close(j);
+    for (int step = 0; step < 2; step++) {
+        d = (struct drawer){0};
+        make(req);
+        weights = 7 + (uint64_t)step;
+        CHECK(sample_journal_open(path, 5, (struct actor_policy){draw_all, &d}, &weights, &j, &err));
+        CHECK(sample_journal_run(j, req, REQUESTS, out, NULL, NULL, &err));
+        for (int i = 0; i < SAMPLES; i++) sample_free(&out[i]);
+        assert_int_equal(d.drawn, step == 0 ? SAMPLES : 0);
+        sample_journal_mark(j);
+        if (step == 1) sample_journal_forget(j);
+        sample_journal_close(j);
+    }
     assert_int_equal(stat(path, &s), 0);
     assert_int_equal(s.st_size, 16);
 }
@@ -205,6 +243,7 @@ static void a_full_disk_costs_no_sample(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_once), cmocka_unit_test(damaged_files),
                                        cmocka_unit_test(only_what_is_missing_is_asked_for),
+                                       cmocka_unit_test(forgotten_up_to_the_mark),
                                        cmocka_unit_test(a_full_disk_costs_no_sample)};
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);
 }

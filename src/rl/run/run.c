@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,20 @@
 
 enum { LINE_MAX_BYTES = 16 << 20 };
 
+/* A checkpoint whose files are written, on its way onto the disk and into its place. */
+struct saving {
+    bool on;      /* true: neither waited for nor given up */
+    bool started; /* true: a thread does it */
+    pthread_t thread;
+    char *dir;
+    struct str line; /* of checkpoints.jsonl */
+    int64_t keep;
+    enum status st;
+    struct err err;
+};
+
 struct run_dir {
+    struct saving saving;
     char *dir;
     int lock_fd;
     bool logging; /* this run opened the log; a refused one must not close another's */
@@ -85,11 +99,12 @@ enum status run_open(const char *dir, const char *resolved_yaml, bool tensorboar
 
 void run_close(struct run_dir *r) {
     if (!r) return;
+    struct err e;
+    if (run_checkpoint_saved(r, &e) != ST_OK) log_warn("%s", e.msg);
     jsonl_append_close(r->metrics);
     jsonl_append_close(r->traces);
     episodes_close(r->episodes);
     jsonl_append_close(r->checkpoints);
-    struct err e;
     if (tfevents_close(r->events, &e) != ST_OK) log_warn("%s", e.msg);
     if (r->logging) log_close_file();
     if (r->lock_fd >= 0) close(r->lock_fd);
@@ -157,23 +172,41 @@ enum status checkpoint_read(const char *dir, int64_t *next_step, int64_t *opt_st
 
 /* The directory is written beside its place and moved there. Between the two renames of a replacement only DIR.old
  * exists; checkpoint_recover puts it back. */
-enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step,
-                               const struct checkpoint_extra *more, const struct model *m, bool lora, const char *dtype,
-                               const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
-    CLEANUP_STR struct str tmp = STR_INIT, old = STR_INIT;
+static enum status write_beside(const char *dir, int64_t next_step, int64_t opt_step,
+                                const struct checkpoint_extra *more, const struct model *m, bool lora,
+                                const char *dtype, const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
+    CLEANUP_STR struct str tmp = STR_INIT;
+    struct err ignored;
     str_addf(&tmp, "%s.tmp", dir);
-    str_addf(&old, "%s.old", dir);
     TRY(checkpoint_recover(dir, e));
     TRY(fs_remove(tmp.p, e));
-    enum status st = checkpoint_write(tmp.p, next_step, opt_step, more, m, lora, dtype, opt, tokenizer_dir, e);
+    fs_force_later(true);
+    const enum status st = checkpoint_write(tmp.p, next_step, opt_step, more, m, lora, dtype, opt, tokenizer_dir, e);
+    fs_force_later(false);
+    if (st != ST_OK && fs_remove(tmp.p, &ignored) != ST_OK) log_warn("%s", ignored.msg);
+    return st;
+}
+
+static enum status put_in_place(const char *dir, struct err *e) {
+    CLEANUP_STR struct str tmp = STR_INIT, old = STR_INIT;
+    struct err ignored;
+    str_addf(&tmp, "%s.tmp", dir);
+    str_addf(&old, "%s.old", dir);
+    enum status st = fs_force_tree(tmp.p, e);
     if (st == ST_OK && fs_is_dir(dir) && rename(dir, old.p) != 0)
         st = FAIL(e, ST_IO, "%s: cannot rename: %s", dir, strerror(errno));
     if (st == ST_OK && rename(tmp.p, dir) != 0) st = FAIL(e, ST_IO, "%s: cannot rename: %s", tmp.p, strerror(errno));
     if (st == ST_OK) return fs_remove(old.p, e);
-    struct err ignored;
     if (checkpoint_recover(dir, &ignored) != ST_OK) log_warn("%s", ignored.msg);
     if (fs_remove(tmp.p, &ignored) != ST_OK) log_warn("%s", ignored.msg);
     return st;
+}
+
+enum status checkpoint_replace(const char *dir, int64_t next_step, int64_t opt_step,
+                               const struct checkpoint_extra *more, const struct model *m, bool lora, const char *dtype,
+                               const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
+    TRY(write_beside(dir, next_step, opt_step, more, m, lora, dtype, opt, tokenizer_dir, e));
+    return put_in_place(dir, e);
 }
 
 enum status checkpoint_recover(const char *dir, struct err *e) {
@@ -185,20 +218,80 @@ enum status checkpoint_recover(const char *dir, struct err *e) {
     return ST_OK;
 }
 
+/* Of names that are numbers: largest first. */
+static int by_number_descending(const void *a, const void *b) {
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    const size_t n = strlen(x), m = strlen(y);
+    return n != m ? (n < m ? 1 : -1) : strcmp(y, x);
+}
+
+/* Removes numbered checkpoints but the `keep` newest ones; 0 keeps all. */
+static enum status prune_checkpoints(const struct run_dir *r, int64_t keep, struct err *e) {
+    CLEANUP_FREE char *dir = fs_join(r->dir, "checkpoints");
+    if (keep <= 0 || !fs_is_dir(dir)) return ST_OK;
+    char **names;
+    size_t n;
+    TRY(fs_list(dir, &names, &n, e));
+    qsort(names, n, sizeof *names, by_number_descending);
+    enum status st = ST_OK;
+    int64_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        int64_t step;
+        if (parse_i64(names[i], &step) && ++kept > keep && st == ST_OK) {
+            CLEANUP_FREE char *path = fs_join(dir, names[i]);
+            st = fs_remove(path, e);
+        }
+        free(names[i]);
+    }
+    free(names);
+    return st;
+}
+
+static enum status finish_saving(struct run_dir *r, struct err *e) {
+    const struct saving *s = &r->saving;
+    TRY(put_in_place(s->dir, e));
+    TRY(jsonl_append(r->checkpoints, s->line.p, s->line.len, e));
+    TRY(jsonl_sync(r->checkpoints, e));
+    return prune_checkpoints(r, s->keep, e);
+}
+
+static void *saving_main(void *run) {
+    struct run_dir *r = run;
+    r->saving.st = finish_saving(r, &r->saving.err);
+    return NULL;
+}
+
 enum status run_save_checkpoint(struct run_dir *r, const char *name, int64_t next_step, int64_t opt_step,
                                 const struct checkpoint_extra *more, const struct model *m, bool lora,
-                                const struct adamw *opt, const char *tokenizer_dir, struct err *e) {
-    CLEANUP_STR struct str dir = STR_INIT, line = STR_INIT;
+                                const struct adamw *opt, const char *tokenizer_dir, int64_t keep, struct err *e) {
+    CLEANUP_STR struct str dir = STR_INIT;
+    struct saving *s = &r->saving;
+    TRY(run_checkpoint_saved(r, e));
     str_addf(&dir, "%s/checkpoints/%s", r->dir, name);
-    TRY(checkpoint_replace(dir.p, next_step, opt_step, more, m, lora, "f32", opt, tokenizer_dir, e));
-    js_begin(&line, NULL, '{');
-    js_put_str(&line, "name", name);
-    js_put_i64(&line, "next_step", next_step);
-    js_put_str(&line, "kind", !m ? "hosted" : lora ? "adapter" : "full");
-    js_put_i64(&line, "time", (int64_t)time(NULL));
-    js_end(&line, '}');
-    TRY(jsonl_append(r->checkpoints, line.p, line.len, e));
-    return jsonl_sync(r->checkpoints, e);
+    TRY(write_beside(dir.p, next_step, opt_step, more, m, lora, "f32", opt, tokenizer_dir, e));
+    *s = (struct saving){.on = true, .dir = xstrdup(dir.p), .keep = keep};
+    js_begin(&s->line, NULL, '{');
+    js_put_str(&s->line, "name", name);
+    js_put_i64(&s->line, "next_step", next_step);
+    js_put_str(&s->line, "kind", !m ? "hosted" : lora ? "adapter" : "full");
+    js_put_i64(&s->line, "time", (int64_t)time(NULL));
+    js_end(&s->line, '}');
+    s->started = pthread_create(&s->thread, NULL, saving_main, r) == 0;
+    return s->started ? ST_OK : run_checkpoint_saved(r, e);
+}
+
+enum status run_checkpoint_saved(struct run_dir *r, struct err *e) {
+    if (!r->saving.on) return ST_OK;
+    if (r->saving.started)
+        pthread_join(r->saving.thread, NULL);
+    else
+        saving_main(r);
+    struct saving s = r->saving;
+    r->saving = (struct saving){0};
+    free(s.dir);
+    str_free(&s.line);
+    if (s.st != ST_OK) *e = s.err;
+    return s.st;
 }
 
 /* Whether DIR holds all files of a checkpoint; its position is the one that its state.json says, since the directory
@@ -258,34 +351,6 @@ enum status run_find_checkpoint(const struct run_dir *r, int64_t step, struct ru
     if (out->found) return ST_OK;
     return FAIL(e, ST_CONFIG, "resume_from_batch: %s/checkpoints.jsonl has no complete checkpoint of step %lld", r->dir,
                 (long long)step);
-}
-
-/* Of names that are numbers: largest first. */
-static int by_number_descending(const void *a, const void *b) {
-    const char *x = *(char *const *)a, *y = *(char *const *)b;
-    const size_t n = strlen(x), m = strlen(y);
-    return n != m ? (n < m ? 1 : -1) : strcmp(y, x);
-}
-
-enum status run_prune_checkpoints(struct run_dir *r, int64_t keep, struct err *e) {
-    CLEANUP_FREE char *dir = fs_join(r->dir, "checkpoints");
-    if (keep <= 0 || !fs_is_dir(dir)) return ST_OK;
-    char **names;
-    size_t n;
-    TRY(fs_list(dir, &names, &n, e));
-    qsort(names, n, sizeof *names, by_number_descending);
-    enum status st = ST_OK;
-    int64_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        int64_t step;
-        if (parse_i64(names[i], &step) && ++kept > keep && st == ST_OK) {
-            CLEANUP_FREE char *path = fs_join(dir, names[i]);
-            st = fs_remove(path, e);
-        }
-        free(names[i]);
-    }
-    free(names);
-    return st;
 }
 
 enum status run_load_checkpoint(const struct run_checkpoint *c, struct model *m, bool lora, struct adamw *opt,

@@ -46,13 +46,16 @@ struct checkpoint_extra {
     void *ctx;
 };
 /* Saves weights (an adapter when LoRA is trained), the optimizer and the position; NAME is the step or "final".
- * more: may be NULL. tokenizer_dir: its tokenizer files are copied beside full weights. The directory appears complete
- * or not at all. m and opt NULL: a server has weights and optimizer, and `more` says where. */
+ * more: may be NULL. tokenizer_dir: its tokenizer files are copied beside full weights. m and opt NULL: a server has
+ * weights and optimizer, and `more` says where. When the call returns, the files are written, and weights and optimizer
+ * may change. A thread then forces the files onto the disk, which can take longer than writing them; the directory
+ * appears, complete, and of the numbered ones the `keep` newest stay (0: all). Waits for the checkpoint before it. */
 enum status run_save_checkpoint(struct run_dir *r, const char *name, int64_t next_step, int64_t opt_step,
                                 const struct checkpoint_extra *more, const struct model *m, bool lora,
-                                const struct adamw *opt, const char *tokenizer_dir, struct err *e) MUST_USE;
-/* Removes numbered checkpoints but the `keep` newest ones; 0 keeps all. */
-enum status run_prune_checkpoints(struct run_dir *r, int64_t keep, struct err *e) MUST_USE;
+                                const struct adamw *opt, const char *tokenizer_dir, int64_t keep,
+                                struct err *e) MUST_USE;
+/* Waits until what run_save_checkpoint has begun is done, if it has begun anything, and returns why it failed. */
+enum status run_checkpoint_saved(struct run_dir *r, struct err *e) MUST_USE;
 /* The parts run_save_checkpoint is made of, for programs without a run (sft). */
 enum status checkpoint_write(const char *dir, int64_t next_step, int64_t opt_step, const struct checkpoint_extra *more,
                              const struct model *m, bool lora, const char *dtype, const struct adamw *opt,

@@ -66,7 +66,8 @@ static void assert_equal_state(struct model *a, const struct adamw *oa, struct m
 
 static void save(struct run_dir *r, const char *name, int64_t next, struct model *m, bool lora,
                  const struct adamw *opt) {
-    CHECK(run_save_checkpoint(r, name, next, 10 * next, NULL, m, lora, opt, in_tmp("tokenizer"), &err));
+    CHECK(run_save_checkpoint(r, name, next, 10 * next, NULL, m, lora, opt, in_tmp("tokenizer"), 0, &err));
+    CHECK(run_checkpoint_saved(r, &err));
 }
 
 static void round_trip(bool lora) {
@@ -182,16 +183,22 @@ static void pruning_keeps_the_newest(void **state) {
     (void)state;
     static const char *const names[] = {"000007", "999999", "1000000", "1000001", "final"};
     struct run_dir *r = open_run("prune", false);
+    struct model *m = tiny_model(1, true);
+    struct adamw *opt = make_state(m, 3);
     char path[4200];
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         snprintf(path, sizeof path, "%s/checkpoints/%s", run_dir(r), names[i]);
         CHECK(fs_mkdirs(path, &err));
     }
-    CHECK(run_prune_checkpoints(r, 2, &err));
+    CHECK(run_save_checkpoint(r, "1000002", 1000002, 1, NULL, m, true, opt, NULL, 3, &err));
+    CHECK(run_checkpoint_saved(r, &err));
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         snprintf(path, sizeof path, "%s/checkpoints/%s", run_dir(r), names[i]);
         assert_int_equal(fs_is_dir(path), i >= 2);
     }
+    assert_last(r, 1000002);
+    adamw_free(opt);
+    model_free(m);
     run_close(r);
 }
 
@@ -214,6 +221,32 @@ static void position_is_that_of_the_files(void **state) {
     run_close(r);
 }
 
+/* Weights that change while a checkpoint goes onto the disk are not in it. */
+static void a_checkpoint_is_of_its_moment(void **state) {
+    (void)state;
+    struct run_dir *r = open_run("moment", false);
+    struct model *m = tiny_model(1, true), *before = tiny_model(1, true);
+    struct adamw *opt = make_state(m, 3), *kept = make_state(before, 3);
+    int n;
+    const struct param *p = model_params(m, &n);
+    CHECK(run_save_checkpoint(r, "000001", 1, 10, NULL, m, true, opt, NULL, 0, &err));
+    for (int i = 0; i < n; i++)
+        if (p[i].g) p[i].w[0] = opt->m[i][0] = 7;
+    CHECK(run_save_checkpoint(r, "000002", 2, 20, NULL, m, true, opt, NULL, 0, &err)); /* waits for the first */
+    CHECK(run_checkpoint_saved(r, &err));
+    struct run_checkpoint c;
+    int64_t opt_step;
+    CHECK(run_find_checkpoint(r, 1, &c, &err));
+    CHECK(run_load_checkpoint(&c, m, true, opt, &opt_step, &err));
+    assert_equal_state(m, opt, before, kept);
+    assert_last(r, 2);
+    adamw_free(opt);
+    adamw_free(kept);
+    model_free(before);
+    model_free(m);
+    run_close(r);
+}
+
 /* A checkpoint that cannot be written leaves the one before it. */
 static void failed_save_changes_nothing(void **state) {
     (void)state;
@@ -222,7 +255,15 @@ static void failed_save_changes_nothing(void **state) {
     struct adamw *opt = make_state(m, 3);
     save(r, "final", 10, m, true, opt);
     write_file(in_tmp("failed/plain"), "");
-    assert_int_not_equal(run_save_checkpoint(r, "../plain/x", 20, 1, NULL, m, true, opt, NULL, &err), ST_OK);
+    assert_int_not_equal(run_save_checkpoint(r, "../plain/x", 20, 1, NULL, m, true, opt, NULL, 0, &err), ST_OK);
+    assert_last(r, 10);
+    CHECK(run_checkpoint_saved(r, &err)); /* nothing was begun */
+    /* What fails behind the call is said by the one that waits, once. */
+    write_file(in_tmp("failed/checkpoints/000020"), "in the way");
+    CHECK(run_save_checkpoint(r, "000020", 20, 1, NULL, m, true, opt, NULL, 0, &err));
+    CHECK_FAILS(run_checkpoint_saved(r, &err), ST_IO, "cannot rename");
+    CHECK(run_checkpoint_saved(r, &err));
+    assert_false(fs_is_dir(in_tmp("failed/checkpoints/000020.tmp")));
     assert_last(r, 10);
     adamw_free(opt);
     model_free(m);
@@ -588,6 +629,7 @@ int main(void) {
         cmocka_unit_test(last_checkpoint_is_the_newest_complete_one),
         cmocka_unit_test(pruning_keeps_the_newest),
         cmocka_unit_test(position_is_that_of_the_files),
+        cmocka_unit_test(a_checkpoint_is_of_its_moment),
         cmocka_unit_test(failed_save_changes_nothing),
         cmocka_unit_test(room_for_a_checkpoint),
         cmocka_unit_test(truncate_drops_later_steps),
