@@ -515,8 +515,8 @@ static enum status work(struct trainer *t, struct model *m, int adapter, const s
     return ST_OK;
 }
 
-/* Adds the leaves in their order, as many at a time as are of different ranks; also where this rank's device has failed,
- * because the others wait for what it sends. */
+/* Adds the leaves in their order, as many at a time as are of different ranks; also where this rank's device has
+ * failed, because the others wait for what it sends. */
 static enum status fold(struct trainer *t, const struct micro *b, int n, struct err *e) {
     CLEANUP_FREE int *owner = xcalloc((size_t)n, sizeof *owner);
     enum status st = ST_OK;

@@ -62,6 +62,7 @@ if [ -n "$found" ]; then
 fi
 # Leaves computed twice, and one of them spoiled; what all ranks compute, compared before a run; samples of all ranks.
 audit=$BUILD/test/library/rank_audit sampling=$BUILD/test/library/rank_sampling
+device=$BUILD/test/library/rank_device
 names() { # TEXT RANKS ARGUMENT...: it fails with this text
     local text=$1 ranks=$2
     shift 2
@@ -80,6 +81,10 @@ if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
     check "one that flips while comparing, too" names 'rank 1 on .* computes wrong gradients' 2 1 1 once
     check "a rank of 3 that always differs is named" names 'rank 2 on .* computes wrong gradients' 3 2 0 always
     check "of 2 nobody can tell" names 'which of them is wrong cannot be told' 2 1 0 always
+    check "a device that fails is built" make --no-print-directory BUILD="$BUILD" "$device"
+    for kind in lora full; do
+        check "rank 1's device fails anywhere in a step, $kind: both ranks end it" says '^2 ranks, [1-9][0-9]* places' 2 "$device" models/tiny $kind 1
+    done
     check "all ranks compute the same leaf" says '^selfcheck: ok' 2 "$KRL" selfcheck ranks --model models/tiny --rows 200 --threads 1
     check "one rank shows its leaf" bash -c "'$KRL' selfcheck ranks --model models/tiny --rows 200 | grep -q '^0 .* [0-9a-f]\{16\}$'"
     check "samples of all ranks are those of one" says '^rank 2 drew' 3 "$sampling" models/tiny
