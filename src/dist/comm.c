@@ -78,9 +78,25 @@ static struct comm *self_open(void) {
 /* ---- what started us ----------------------------------------------------------------------------------------------*/
 
 static int number_of(const char *variable, int otherwise) {
-    const char *text = getenv(variable);
+    const char *text = variable ? getenv(variable) : NULL;
     int64_t n;
     return text && parse_i64(text, &n) && n >= 0 && n <= INT_MAX ? (int)n : otherwise;
+}
+
+/* Processes that srun has started on this machine: SLURM_STEP_TASKS_PER_NODE is "4(x2),1" where two machines have 4 and
+ * the third has one. */
+static int srun_locals(int otherwise) {
+    const char *p = getenv("SLURM_STEP_TASKS_PER_NODE");
+    char *end;
+    for (long machine = number_of("SLURM_NODEID", 0); p && *p; p = *end == ',' ? end + 1 : NULL) {
+        const long n = strtol(p, &end, 10);
+        const long machines = strncmp(end, "(x", 2) == 0 ? strtol(end + 2, &end, 10) : 1;
+        if (n < 1 || n > INT_MAX) break;
+        if (machine < machines) return (int)n;
+        machine -= machines;
+        if (*end == ')') end++;
+    }
+    return otherwise;
 }
 
 struct comm_launch comm_launched(void) {
@@ -93,13 +109,13 @@ struct comm_launch comm_launched(void) {
         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
          "openmpi"},
         {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "mpich"},
-        {"PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "openmpi"},
+        {"PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "openmpi"},
     };
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
         const int size = number_of(known[i].size, 0), rank = number_of(known[i].rank, -1);
         if (size < 1 || rank < 0 || rank >= size) continue;
         return (struct comm_launch){rank, size, number_of(known[i].local, number_of("SLURM_LOCALID", 0)),
-                                    number_of(known[i].locals, size), known[i].mpi};
+                                    number_of(known[i].locals, srun_locals(size)), known[i].mpi};
     }
     return (struct comm_launch){.size = 1, .local_size = 1};
 }
@@ -152,6 +168,12 @@ enum status comm_open(const char *how, const struct comm_options *o, struct comm
     if (strcmp(how, "self") != 0 && strcmp(how, "auto") != 0 && strcmp(how, "mpi") != 0)
         return FAIL(e, ST_UNSUPPORTED, "ranks \"%s\": expected auto, self or mpi", how);
     const struct comm_launch launch = comm_launched();
+    const int tasks = number_of("SLURM_STEP_NUM_TASKS", 1);
+    if (strcmp(how, "auto") == 0 && !launch.mpi && tasks > 1)
+        return FAIL(e, ST_CONFIG,
+                    "ranks: srun has started %d processes that do not know each other: give it --mpi=pmix for Open MPI "
+                    "or --mpi=pmi2 for MPICH, or the program ranks=self",
+                    tasks);
     if (strcmp(how, "mpi") == 0 || (strcmp(how, "auto") == 0 && launch.size > 1)) {
         if (with.peer_timeout_s <= 0) with.peer_timeout_s = 60;
         return plugin_open(launch.mpi, &with, out, e);

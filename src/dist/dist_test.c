@@ -103,9 +103,53 @@ static void sums_are_made_in_order(void **state) {
     fold_close(NULL);
 }
 
+/* Sets variables for as long as a launcher's child would have them; NULL values take them away. */
+static void variables(const char *const (*v)[2], bool set) {
+    for (; (*v)[0]; v++) set ? setenv((*v)[0], (*v)[1], 1) : unsetenv((*v)[0]);
+}
+
+static void srun_is_a_launcher(void **state) {
+    (void)state;
+    struct comm *c;
+    static const char *const pmix[][2] = {{"PMIX_RANK", "9"},
+                                          {"SLURM_NTASKS", "11"},
+                                          {"SLURM_LOCALID", "1"},
+                                          {"SLURM_NODEID", "2"},
+                                          {"SLURM_STEP_TASKS_PER_NODE", "4(x2),2,1"},
+                                          {NULL, NULL}};
+    static const char *const pmi2[][2] = {{"PMI_RANK", "1"},
+                                          {"PMI_SIZE", "2"},
+                                          {"SLURM_LOCALID", "0"},
+                                          {"SLURM_NODEID", "1"},
+                                          {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                                          {NULL, NULL}};
+    static const char *const plain[][2] = {{"SLURM_STEP_NUM_TASKS", "2"}, {NULL, NULL}};
+    variables(pmix, true);
+    struct comm_launch l = comm_launched();
+    assert_true(l.rank == 9 && l.size == 11 && l.local_rank == 1 && l.local_size == 2);
+    assert_string_equal(l.mpi, "openmpi");
+    setenv("SLURM_NODEID", "1", 1);
+    assert_int_equal(comm_launched().local_size, 4);
+    setenv("SLURM_STEP_TASKS_PER_NODE", "x(", 1); /* not understood: all may be here */
+    assert_int_equal(comm_launched().local_size, 11);
+    variables(pmix, false);
+    variables(pmi2, true);
+    l = comm_launched();
+    assert_true(l.rank == 1 && l.size == 2 && l.local_rank == 0 && l.local_size == 1);
+    assert_string_equal(l.mpi, "mpich");
+    variables(pmi2, false);
+    variables(plain, true);
+    CHECK_FAILS(comm_open("auto", NULL, &c, &err), ST_CONFIG,
+                "srun has started 2 processes that do not know each other");
+    CHECK(comm_open("self", NULL, &c, &err));
+    comm_close(c);
+    variables(plain, false);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank),
+        cmocka_unit_test(srun_is_a_launcher),
         cmocka_unit_test(all_ranks_fail_together),
         cmocka_unit_test(sums_are_made_in_order),
     };

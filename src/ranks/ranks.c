@@ -13,12 +13,18 @@
 
 enum { FINGERPRINT_MAX = 2000 };
 
+/* true: Slurm has given each of its tasks a GPU of its own, and shows it no other. */
+static bool sees_one_gpu(void) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    return getenv("SLURM_STEP_ID") && visible && *visible && !strchr(visible, ',');
+}
+
 bool ranks_place(const char *ranks, const char **device, int64_t *threads) {
     const struct comm_launch l = comm_launched();
     if (strcmp(ranks, "self") == 0 || l.size == 1) return true;
     if (strcmp(*device, "cuda") == 0) {
         static char own[32];
-        snprintf(own, sizeof own, "cuda:%d", l.local_rank);
+        snprintf(own, sizeof own, "cuda:%d", sees_one_gpu() ? 0 : l.local_rank);
         *device = own;
     }
     const int64_t machine = sysconf(_SC_NPROCESSORS_ONLN);
