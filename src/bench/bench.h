@@ -31,11 +31,11 @@ struct bench_options {
     bool random;                             /* of that folder only the shape */
     const char *device, *dtype, *base_dtype; /* base_dtype: of what is not trained */
     int batch[BENCH_LIST], n_batch; /* sequences at a time, or rows of a product; 0 of them: each measurement's own */
-    int64_t context_begin, context_end; /* keys in front of the first and behind the last decode step */
-    int64_t tokens;                     /* of a sequence in prefill and training */
-    int64_t repeat;                     /* 0: each measurement's own */
-    int threads, lora_rank;
-    int answers; /* to a prompt, of new_tokens each */
+    int64_t context_begin, context_end;       /* keys in front of the first and behind the last decode step */
+    int64_t tokens;                           /* of a sequence in prefill and training */
+    int64_t repeat;                           /* 0: each measurement's own */
+    int threads, lora_rank, lora_expert_rank; /* of a mixture, as the key of that name */
+    int answers;                              /* to a prompt, of new_tokens each */
     int64_t new_tokens;
     bool full, planned;   /* rlstep: trains all parameters; in the memory that `train` would plan */
     bool sample_lora;     /* decode and prefill with an adapter of lora_rank */
@@ -91,6 +91,8 @@ enum status bench_matmul(struct bench *b, const struct model_config *c, enum dty
 
 enum status bench_decode(struct bench *b, struct model *m, struct err *e) MUST_USE;
 enum status bench_prefill(struct bench *b, struct model *m, struct err *e) MUST_USE;
+/* m's own adapter anew, of o->lora_rank and o->lora_expert_rank. ST_INVALID: that is not 0 without experts. */
+enum status bench_lora(const struct bench *b, struct model *m, struct err *e) MUST_USE;
 /* Gives m o->adapters adapters of o->lora_rank with random numbers in A and B, the last of them its own. */
 enum status bench_adapter(struct bench *b, struct model *m, struct err *e) MUST_USE;
 /* Prepares m for training (LoRA of o->lora_rank is made) and leaves it changed. */

@@ -287,11 +287,16 @@ static void random_lora(struct model *m, uint64_t seed) {
     model_params_changed(m);
 }
 
+enum status bench_lora(const struct bench *b, struct model *m, struct err *e) {
+    const struct adapter_shape shape = {.rank = b->o->lora_rank, .alpha = 32, .expert_rank = b->o->lora_expert_rank};
+    return model_lora_create(m, &shape, 1, e);
+}
+
 enum status bench_adapter(struct bench *b, struct model *m, struct err *e) {
     const int n = b->o->adapters > 1 ? b->o->adapters : 1;
     for (int i = 0; i < n; i++) {
         if (i > 0) (void)model_adapter_keep(m);
-        TRY(model_lora_init(m, b->o->lora_rank, 32, 1, e));
+        TRY(bench_lora(b, m, e));
         TRY(model_train_prepare(m, TRAIN_LORA, e)); /* model_params() lists the adapter now */
         random_lora(m, (uint64_t)i);
     }
@@ -415,7 +420,7 @@ enum status bench_train(struct bench *b, struct model *m, enum train_what what, 
     static const int usual[] = {8};
     int n, n_params;
     const int *batch = batches(b->o, usual, ARRAY_LEN(usual), &n);
-    if (what == TRAIN_LORA) TRY(model_lora_init(m, b->o->lora_rank, 32, 1, e));
+    if (what == TRAIN_LORA) TRY(bench_lora(b, m, e));
     TRY(model_train_prepare(m, what, e));
     if (what == TRAIN_LORA) random_lora(m, 0);
     const struct param *p = model_params(m, &n_params);

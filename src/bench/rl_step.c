@@ -162,6 +162,7 @@ static enum status step_keys(const struct bench_options *o, int prompts, struct 
     TRY(train_options_finish(c, out, e));
     out->device = o->device;
     out->lora_rank = o->full ? 0 : o->lora_rank;
+    out->lora_expert_rank = o->full ? 0 : o->lora_expert_rank;
     out->rollout.max_tokens = (int)o->new_tokens;
     out->actor.prompt_tokens = o->tokens;
     out->dataset_builder.batch_size = prompts;
@@ -201,7 +202,7 @@ enum status bench_rl_step(struct bench *b, struct model *m, struct err *e) {
     enum status st;
     TRY_GOTO(step_keys(o, s.prompts, &keys, &s.o, e), out);
     if (o->planned) model_limit_activations(m, b->plan.activation_budget);
-    if (!o->full) TRY_GOTO(model_lora_init(m, o->lora_rank, 32, 1, e), out);
+    if (!o->full) TRY_GOTO(bench_lora(b, m, e), out);
     TRY_GOTO(model_train_prepare(m, o->full ? TRAIN_FULL : TRAIN_LORA, e), out);
     TRY_GOTO(comm_open("self", NULL, &comm, e), out);
     TRY_GOTO(trainer_open(comm, m, ADAPTER_OWN, s.o.update.train_tokens, &trainer, e), out);

@@ -237,6 +237,10 @@ static const struct args_flag flags[] = {
     FLAG_INT(A, lora_rank, "lora-rank", "R", 1, 1024, "16",
              "Adapters have this rank; with it decode and prefill run with an adapter.",
              .of = "decode prefill train train-lora rlstep all"),
+    FLAG_INT(A, lora_expert_rank, "lora-expert-rank", "R", -1, 1024, "0",
+             "Adapters have this rank on each expert of a mixture. 0: the other rank over the experts of a token; -1: "
+             "experts have none.",
+             .of = "decode prefill train train-lora rlstep all"),
     FLAG_INT(A, adapters, "adapters", "N", 1, 64, NULL, "With --lora-rank the sequences share so many adapters evenly.",
              .of = "decode prefill all"),
     FLAG_INT(A, train_tokens, "train-tokens", "N", 1, 1 << 20, NULL,

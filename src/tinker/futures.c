@@ -138,10 +138,12 @@ void futures_drop(struct tinker *t, const struct tinker_session *owner) {
 void futures_age(struct tinker *t, double now) {
     for (int i = 0; i < FUTURE_SLOTS; i++)
         for (struct future **at = &t->future[i]; *at;)
-            if ((*at)->state != FUTURE_WAITS && now - (*at)->since > RESULT_S)
+            if ((*at)->state != FUTURE_WAITS && now - (*at)->since > RESULT_S) {
+                if ((*at)->sampled) store_sample_over(t, *at); /* the next server need not sample it again */
                 drop(at);
-            else
+            } else {
                 at = &(*at)->next;
+            }
 }
 
 /* Results that may go: the tenant's that were fetched, and not lately. */

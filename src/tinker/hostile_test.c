@@ -362,6 +362,27 @@ static void test_told_requests_go(void **state) {
     close_all();
 }
 
+/* A request whose result nobody has fetched within its hour is not kept for the next server either. */
+static void test_forgotten_requests(void **state) {
+    struct stat file;
+    (void)state;
+    open_all(4);
+    const char *s = new_session();
+    EXPECT(post("create_sampling_session",
+                TEXT("{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,\"base_model\":\"%s\"}", s, tokenizer)),
+           200, ":sample:0");
+    const struct answer a = ASK(0);
+    const char *path = TEXT("%s/sessions/%s/asample", state_dir, s);
+    for (const double until = clock_now_s() + 60; tinker->tenants->kept.unread == 0 && clock_now_s() < until;) turn(1);
+    assert_int_equal(stat(path, &file), 0);
+    assert_true(file.st_size > 0);
+    futures_age(tinker, tinker_now_s() + RESULT_S + 1);
+    EXPECT(result_of(&a), 410, "no result");
+    assert_int_equal(stat(path, &file), 0);
+    assert_int_equal(file.st_size, 0);
+    close_all();
+}
+
 /* Samplers of a model that could not be made go, too, beyond the last ones. */
 static void test_failed_samplers_go(void **state) {
     (void)state;
@@ -395,6 +416,7 @@ int main(int argc, char **argv) {
         TEST(test_targets_of_a_large_shape),
         TEST(test_many_targets_of_one_token),
         TEST(test_told_requests_go),
+        TEST(test_forgotten_requests),
         TEST(test_failed_samplers_go),
     };
     begin_tests(argc, argv);

@@ -32,6 +32,7 @@ check "says so" [ "$(field dtype) $(field tokens)" = "bf16 40" ]
 check "decode with three adapters" bench decode --arch tiny --batch 4 --context 3-6 --lora-rank 4 --adapters 3
 check "its line" lines 1 tokens_per_s adapters lora_rank
 refuses "adapters of no rank" 2 'adapters: expected --lora-rank' "$KRL" bench decode --arch tiny --adapters 3
+refuses "a rank of experts that are not there" 1 'LoRA rank of experts' "$KRL" bench train-lora --arch tiny --lora-expert-rank 3
 check "train" bench train --arch tiny --batch 2 --tokens 60 --repeat 1 --lora-rank 4
 check "its lines" lines 2 tokens_per_s forward_s backward_s optimizer_s step_flop peak_resident_bytes activation_bytes
 check "of LoRA and of all parameters" [ "$(field bench)" = "train_lora train_full" ]
