@@ -127,7 +127,7 @@ $(BUILD)/test/library/%: tests/library/%.c $(BUILD)/libkernelrl.a
 # The ops of the plugin against those of the CPU; and the same kernels on an emulated device, which needs no GPU.
 CUDA_TEST     := $(BUILD)/test/cuda_plugin
 CUDA_EMULATED := $(BUILD)/test/libkernelrl_cuda_emulated.so
-EMU_FLAGS     := -fPIC -DKERNELRL_EMULATED -Itests/cuda/emulate
+EMU_FLAGS     := -g1 -fPIC -DKERNELRL_EMULATED -Itests/cuda/emulate
 EMU_CXX        = g++ -x c++ -std=gnu++17 $(filter-out -std=% -W% -Wstrict-prototypes,$(BASEFLAGS)) $(EMU_FLAGS) -mfma
 EMU_OBJ       := $(patsubst $(BUILD)/cuda/%,$(BUILD)/emulated/%,$(CUDA_OBJ)) $(BUILD)/emulated/emulate.o
 $(CUDA_TEST): tests/cuda/plugin_test.c $(BUILD)/libkernelrl.a

@@ -113,23 +113,40 @@ static enum status add_direct(struct fold *f, const float *leaf, const int *owne
     return ST_OK;
 }
 
+/* Waits for the device; the first failure stays. A rank whose device has failed goes on to send what it has, for which
+ * the others wait: its caller agrees with theirs that the sum is none. */
+static enum status synced(struct backend *be, enum status st, struct err *e) {
+    struct err later;
+    const enum status now = be->sync(be, st == ST_OK ? e : &later);
+    return st == ST_OK ? now : st;
+}
+
+static enum status exchange(struct fold *f, float *to, enum status st, struct err *e) {
+    struct err lost;
+    if (f->comm->exchange(f->comm, f->leaf_host, f->out, to, f->in, &lost) == ST_OK) return st;
+    *e = lost;
+    return ST_LOST;
+}
+
 static enum status add_through_host(struct fold *f, const float *leaf, const int *owner, int leaves, struct err *e) {
     struct backend *be = f->be;
+    enum status st = ST_OK;
     if (leaf) {
         be->mem_get(be, f->leaf_host, leaf, (size_t)f->n * sizeof *leaf);
-        TRY(be->sync(be, e));
+        st = synced(be, st, e);
     }
     for (int64_t at = 0; at < longest_slice(f); at += f->chunk) {
         const int64_t n = chunk_of(f, f->slice_n, at);
         lay_out(f, leaf != NULL, owner, leaves, at);
-        TRY(f->comm->exchange(f->comm, f->leaf_host, f->out, f->arrived_host, f->in, e));
+        st = exchange(f, f->arrived_host, st, e);
+        if (st == ST_LOST) return st;
         for (int i = 0; i < leaves && n > 0; i++) {
             be->mem_put(be, f->arrived, f->arrived_host + owner[i] * f->chunk, (size_t)n * sizeof(float));
             add(be, f->sum + at, f->arrived, n);
         }
-        TRY(be->sync(be, e)); /* the next chunk is written to the same memory */
+        st = synced(be, st, e); /* the next chunk is written to the same memory */
     }
-    return ST_OK;
+    return st;
 }
 
 enum status fold_add(struct fold *f, const float *leaf, const int *owner, int leaves, struct err *e) {
@@ -167,8 +184,8 @@ enum status fold_gather(struct fold *f, const float *slice, float *whole, struct
         return ST_OK;
     }
     be->mem_get(be, f->leaf_host + f->slice_at, slice, (size_t)f->slice_n * sizeof(float));
-    TRY(be->sync(be, e));
-    TRY(c->exchange(c, f->leaf_host, f->out, f->leaf_host, f->in, e));
+    const enum status st = exchange(f, f->leaf_host, synced(be, ST_OK, e), e);
+    if (st == ST_LOST) return st;
     be->mem_put(be, whole, f->leaf_host, (size_t)f->n * sizeof(float));
-    return be->sync(be, e);
+    return synced(be, st, e);
 }

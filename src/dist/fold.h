@@ -18,7 +18,8 @@ void fold_close(struct fold *f); /* NULL is fine */
 void fold_begin(struct fold *f); /* the sum is 0 */
 /* Adds the next `leaves` leaves: the i-th is that of rank owner[i], and no rank has two. leaf: this rank's, n floats of
  * the backend's memory; NULL where it has none of them. Every rank calls it. On one rank it is queued: a device's error
- * surfaces at its next sync. */
+ * surfaces at its next sync. Where the device of one of several ranks fails, that rank alone is told, here and in the
+ * calls below, and the others have floats that are none: before anybody uses a sum, all agree (comm_agree). */
 enum status fold_add(struct fold *f, const float *leaf, const int *owner, int leaves, struct err *e) MUST_USE;
 /* On one rank: the sum so far, n floats, for who moves it elsewhere and back. */
 float *fold_sum(struct fold *f);

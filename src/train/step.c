@@ -462,6 +462,15 @@ static enum status audit_round(struct trainer *t, const struct train_call *c, co
     return ST_OK;
 }
 
+/* All ranks agree on what came of work on their devices. Where devices reach each other, another rank may be waiting
+ * for bytes from the one that has failed, and would never come here: the job ends. */
+static enum status agree(struct trainer *t, enum status st, struct err *e) {
+    if (st != ST_DEVICE || t->comm->size == 1 || model_backend(t->model)->peers != t->comm->size)
+        return comm_agree(t->comm, st, e);
+    const struct err first = *e;
+    return FAIL(e, ST_LOST, "rank %d: %.900s", t->comm->rank, first.msg);
+}
+
 /* ---- rounds -------------------------------------------------------------------------------------------------------*/
 
 /* Who computes which of a round's n micro-batches, at most `width` a rank: the largest that is left goes to the rank
@@ -506,10 +515,13 @@ static enum status work(struct trainer *t, struct model *m, int adapter, const s
     return ST_OK;
 }
 
-/* Adds the leaves in their order, as many at a time as are of different ranks. */
+/* Adds the leaves in their order, as many at a time as are of different ranks; also where this rank's device has
+ * failed, because the others wait for what it sends. */
 static enum status fold(struct trainer *t, const struct micro *b, int n, struct err *e) {
     CLEANUP_FREE int *owner = xcalloc((size_t)n, sizeof *owner);
-    for (int i = 0; i < n;) {
+    enum status st = ST_OK;
+    struct err later;
+    for (int i = 0; i < n && st != ST_LOST;) {
         const float *leaf = NULL;
         int k = 0;
         for (bool again = false; i < n && !again;) {
@@ -518,9 +530,11 @@ static enum status fold(struct trainer *t, const struct micro *b, int n, struct 
             if (b[i].owner == t->comm->rank) leaf = b[i].leaf;
             owner[k++] = b[i++].owner;
         }
-        TRY(fold_add(t->sum, leaf, owner, k, e));
+        const enum status now = fold_add(t->sum, leaf, owner, k, st == ST_OK ? e : &later);
+        if (st != ST_OK && now == ST_LOST) *e = later;
+        if (st == ST_OK || now == ST_LOST) st = now;
     }
-    return ST_OK;
+    return st;
 }
 
 /* A round: the next n micro-batches. What the statistics add up they add up on every rank, from the first token to the
@@ -531,8 +545,8 @@ static enum status micro_round(struct trainer *t, struct model *m, int adapter, 
     struct comm *comm = t->comm;
     struct train_stats unread = {0};
     const bool alone = comm->size == 1;
-    const enum status st = work(t, m, adapter, c, d, b, n, alone ? s : &unread, e);
-    TRY(alone ? st : comm_agree(comm, st, e));
+    enum status st = work(t, m, adapter, c, d, b, n, alone ? s : &unread, e);
+    TRY(alone ? st : agree(t, st, e));
     TRY(share(comm, b, n, c != NULL, e));
     for (int i = 0; i < n; i++) {
         if (!c) hand_out(&b[i], d);
@@ -540,7 +554,8 @@ static enum status micro_round(struct trainer *t, struct model *m, int adapter, 
         if (c) t->leaves[b[i].owner]++;
     }
     if (!c) return ST_OK;
-    TRY(fold(t, b, n, e));
+    st = fold(t, b, n, e);
+    TRY(alone || st == ST_LOST ? st : agree(t, st, e));
     if (audited) TRY(audit_round(t, c, d, b, n, e));
     t->rounds += (n + comm->size - 1) / comm->size;
     return ST_OK;
@@ -692,8 +707,11 @@ enum status train_optimizer_step(struct trainer *t, const struct adamw_config *c
     begin(t);
     TRY(share_times(t, e));
     t->history = history_of_step(c, max_grad_norm, t->history);
-    TRY(fold_end(t->sum, set.g, e));
+    enum status st = fold_end(t->sum, set.g, e);
+    if (st == ST_LOST) return st;
     const double norm = *grad_norm = sqrt(be->sum_squares(be, set.g, set.n_g));
+    if (st == ST_OK) st = be->sync(be, e);
+    TRY(agree(t, st, e)); /* nobody's weights change by a sum of which a rank's part is missing */
     if (!isfinite(norm)) return not_finite(t, "the gradient", step, e);
     adamw_step(t->opt, set.param, set.n, c, max_grad_norm > 0 && norm > max_grad_norm ? max_grad_norm / norm : 1,
                false);

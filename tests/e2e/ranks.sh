@@ -62,6 +62,7 @@ if [ -n "$found" ]; then
 fi
 # Leaves computed twice, and one of them spoiled; what all ranks compute, compared before a run; samples of all ranks.
 audit=$BUILD/test/library/rank_audit sampling=$BUILD/test/library/rank_sampling
+device=$BUILD/test/library/rank_device
 names() { # TEXT RANKS ARGUMENT...: it fails with this text
     local text=$1 ranks=$2
     shift 2
@@ -80,6 +81,10 @@ if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
     check "one that flips while comparing, too" names 'rank 1 on .* computes wrong gradients' 2 1 1 once
     check "a rank of 3 that always differs is named" names 'rank 2 on .* computes wrong gradients' 3 2 0 always
     check "of 2 nobody can tell" names 'which of them is wrong cannot be told' 2 1 0 always
+    check "a device that fails is built" make --no-print-directory BUILD="$BUILD" "$device"
+    for kind in lora full; do
+        check "rank 1's device fails anywhere in a step, $kind: both ranks end it" says '^2 ranks, [1-9][0-9]* places' 2 "$device" models/tiny $kind 1
+    done
     check "all ranks compute the same leaf" says '^selfcheck: ok' 2 "$KRL" selfcheck ranks --model models/tiny --rows 200 --threads 1
     check "one rank shows its leaf" bash -c "'$KRL' selfcheck ranks --model models/tiny --rows 200 | grep -q '^0 .* [0-9a-f]\{16\}$'"
     check "samples of all ranks are those of one" says '^rank 2 drew' 3 "$sampling" models/tiny
@@ -126,6 +131,8 @@ if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
     sft=("$KRL" sft model_name=models/tiny data="$tmp/rows.jsonl" valid="$tmp/rows.jsonl" lora_rank=4 batch_tokens=400
         train_tokens=64 max_steps=3 threads=1)
     check "rows train on one rank" "${sft[@]}" output="$tmp/sft1"
+    check "and on one that MPI starts" run 1 "${sft[@]}" output="$tmp/sft0" ranks=mpi
+    check "with the same bits" cmp "$tmp/sft1/adapter_model.safetensors" "$tmp/sft0/adapter_model.safetensors"
     check "and on 2" run 2 "${sft[@]}" output="$tmp/sft2"
     check "with the same bits" cmp "$tmp/sft1/adapter_model.safetensors" "$tmp/sft2/adapter_model.safetensors"
     # All weights: in float32 each rank has all moments, in bfloat16 its part of them and of the float32 weights. The
@@ -136,7 +143,8 @@ if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
     check "with the same bits" cmp "$tmp/all1/model.safetensors" "$tmp/all2/model.safetensors"
     check "in bfloat16 on one rank" "${all[@]}" output="$tmp/half1" dtype=bf16
     "${all[@]}" output="$tmp/halves" dtype=bf16 stop_after_minutes=0.00001 >"$tmp/halves.out" 2>&1
-    for ranks in 3 2; do
+    for ranks in 3 2; do # the first over the one MPI, the second over the other, where there are two
+        [ $ranks = 3 ] && [ -f "$BUILD/libkernelrl_openmpi.so" ] && mpi=openmpi || mpi=$found
         run $ranks "${all[@]}" output="$tmp/halves" dtype=bf16 stop_after_minutes=0.00001 >>"$tmp/halves.out" 2>&1
     done
     one_each() { [ "$(grep -oE 'at step [12] of 3|halves: done' "$tmp/halves.out" | tr '\n' ,)" = 'at step 1 of 3,at step 2 of 3,halves: done,' ]; }

@@ -1,6 +1,7 @@
 /* The scheduler of the emulated device. A block's threads are coroutines; one runs until it waits at a barrier, and a
  * barrier opens when every live thread of the block (or warp) waits at it. Threads that wait at different barriers for
  * ever are a bug in the kernel, and end the program. */
+#include <immintrin.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,11 +43,20 @@ enum { MAX_THREADS = 1024, STACK = 256 << 10 };
 void *scheduler, *thread[MAX_THREADS]; /* where each stack ends while another one runs */
 char *stack[MAX_THREADS];
 state where[MAX_THREADS];
-float slot[MAX_THREADS];
+float slot[2][MAX_THREADS];
 unsigned current;
 const std::function<void()> *entry;
 void *shared_memory;
-uint32_t fragment[MAX_THREADS][6];
+uint32_t fragment[MAX_THREADS][4];
+struct alignas(32) warp_product {
+    float a[16][16], b[16][8], c[16][8];
+    unsigned done; /* how many products of the block's this warp has computed */
+} product[MAX_THREADS / 32];
+struct group_tile {
+    float b[16][256];
+    unsigned done; /* how many products of the block's this warpgroup's tile was unpacked for */
+} tile[MAX_THREADS / 128];
+unsigned products_of[MAX_THREADS], exchanges_of[MAX_THREADS]; /* how many a thread has begun */
 const uint16_t *matrix_row[MAX_THREADS];
 std::vector<std::function<void()>> *captured; /* NULL: work runs at once */
 std::map<const void *, size_t> held;          /* device memory */
@@ -81,6 +91,8 @@ void run_block() {
         if (!stack[i]) stack[i] = static_cast<char *>(malloc(STACK));
         thread[i] = begin_stack(stack[i]);
         where[i] = RUNNING;
+        products_of[i] = exchanges_of[i] = 0;
+        product[i / 32].done = tile[i / 128].done = 0;
     }
     for (;;) {
         bool ran = false, live = false;
@@ -114,25 +126,25 @@ void run_block() {
 }
 } // namespace
 
-void emulate_barrier(bool warp) {
+/* Goes on with the next thread that may run; behind the last one with the scheduler. */
+static void wait_at(state s) {
     const unsigned self = current;
-    where[self] = warp ? AT_WARP : AT_BLOCK;
-    emulate_switch(&thread[self], scheduler);
+    unsigned next = self + 1;
+    where[self] = s;
+    while (next < blockDim.x && where[next] != RUNNING) next++;
+    if (next < blockDim.x) current = threadIdx.x = next;
+    emulate_switch(&thread[self], next < blockDim.x ? thread[next] : scheduler);
 }
 
-void emulate_group_barrier() {
-    const unsigned self = current;
-    where[self] = AT_GROUP;
-    emulate_switch(&thread[self], scheduler);
-}
+void emulate_barrier(bool warp) { wait_at(warp ? AT_WARP : AT_BLOCK); }
+
+void emulate_group_barrier() { wait_at(AT_GROUP); }
 
 float emulate_exchange(float mine, int from_lane) {
-    const unsigned self = current;
-    slot[self] = mine;
-    emulate_barrier(true);
-    const float got = slot[self / 32 * 32 + (unsigned)from_lane];
-    emulate_barrier(true);
-    return got;
+    const unsigned self = current, turn = exchanges_of[self]++ % 2;
+    slot[turn][self] = mine;
+    emulate_barrier(true); /* whoever writes this slot again is behind the next exchange's barrier */
+    return slot[turn][self / 32 * 32 + (unsigned)from_lane];
 }
 
 void *emulate_shared() { return shared_memory; }
@@ -145,19 +157,35 @@ static float bf16(uint32_t pair, int high) {
 }
 
 /* Thread (g, c) = (lane / 4, lane % 4) has of a: rows g, g+8, g, g+8 at k 2c, 2c, 2c+8, 2c+8; of b: column g at the
- * same two k; of c: rows g, g, g+8, g+8, columns 2c, 2c+1, twice. */
+ * same two k; of c: rows g, g, g+8, g+8, columns 2c, 2c+1, twice. The first thread behind the barrier computes the
+ * warp's product, eight columns at once; each element's sum goes over k in its order. Nobody needs a and b after that,
+ * and so nobody waits for the others again. */
 void emulate_mma(float (&c)[4], const uint32_t mine[6]) {
-    const unsigned self = current, base = self / 32 * 32, g = self % 32 / 4, at = self % 4;
-    memcpy(fragment[self], mine, sizeof fragment[self]);
-    emulate_barrier(true);
-    for (unsigned e = 0; e < 4; e++) {
-        const unsigned row = g + e / 2 * 8, col = at * 2 + e % 2;
-        for (unsigned k = 0; k < 16; k++) {
-            const uint32_t *a = fragment[base + row % 8 * 4 + k % 8 / 2], *b = fragment[base + col * 4 + k % 8 / 2];
-            c[e] = fmaf(bf16(a[k / 8 * 2 + row / 8], (int)k % 2), bf16(b[4 + k / 8], (int)k % 2), c[e]);
-        }
+    const unsigned self = current, g = self % 32 / 4, at = self % 4 * 2;
+    warp_product &w = product[self / 32];
+#pragma GCC unroll 2
+    for (unsigned high = 0; high < 2; high++) {
+#pragma GCC unroll 4
+        for (unsigned r = 0; r < 4; r++) w.a[g + r % 2 * 8][r / 2 * 8 + at + high] = bf16(mine[r], (int)high);
+#pragma GCC unroll 2
+        for (unsigned r = 0; r < 2; r++) w.b[r * 8 + at + high][g] = bf16(mine[4 + r], (int)high);
     }
+#pragma GCC unroll 4
+    for (unsigned e = 0; e < 4; e++) w.c[g + e / 2 * 8][at + e % 2] = c[e];
+    const unsigned turn = ++products_of[self];
     emulate_barrier(true);
+    if (w.done != turn) {
+        for (unsigned row = 0; row < 16; row++) {
+            __m256 sum = _mm256_load_ps(w.c[row]);
+#pragma GCC unroll 16
+            for (unsigned k = 0; k < 16; k++)
+                sum = _mm256_fmadd_ps(_mm256_set1_ps(w.a[row][k]), _mm256_load_ps(w.b[k]), sum);
+            _mm256_store_ps(w.c[row], sum);
+        }
+        w.done = turn;
+    }
+#pragma GCC unroll 4
+    for (unsigned e = 0; e < 4; e++) c[e] = w.c[g + e / 2 * 8][at + e % 2];
 }
 
 void emulate_load_matrices(uint32_t (&r)[4], const uint16_t *row, bool transposed) {
@@ -189,8 +217,18 @@ static float swizzled(const uint16_t *tile, unsigned bytes) {
 void emulate_wgmma(float *c, int n, const uint32_t *a, const uint16_t *a_tile, const uint16_t *b_tile, bool summed,
                    int panel, bool add) {
     const unsigned self = current, base = self / 32 * 32, g = self % 32 / 4, at = self % 4, row0 = self % 128 / 32 * 16;
+    group_tile &t = tile[self / 128];
     if (a) memcpy(fragment[self], a, 4 * sizeof *a);
+    const unsigned turn = ++products_of[self];
     emulate_group_barrier();
+    if (t.done != turn) { /* the first thread behind the barrier unpacks what all read */
+        for (unsigned k = 0; k < 16; k++)
+            for (unsigned col = 0; col < (unsigned)n; col++)
+                t.b[k][col] = swizzled(
+                    b_tile, summed ? col / 64 * (unsigned)panel + k / 8 * 1024 + k % 8 * 128 + col % 64 * 2
+                                   : col / 8 * 1024 + col % 8 * 128 + k * 2);
+        t.done = turn;
+    }
     for (unsigned half = 0; half < 2; half++) {
         float x[16];
         const unsigned row = g + half * 8, m = row0 + row;
@@ -202,12 +240,8 @@ void emulate_wgmma(float *c, int n, const uint32_t *a, const uint16_t *a_tile, c
                 const unsigned col = i * 8 + at * 2 + odd;
                 float *const to = &c[i * 4 + half * 2 + odd];
                 float sum = add ? *to : 0;
-                for (unsigned k = 0; k < 16; k++)
-                    sum = fmaf(
-                        x[k],
-                        swizzled(b_tile, summed ? col / 64 * (unsigned)panel + k / 8 * 1024 + k % 8 * 128 + col % 64 * 2
-                                                : col / 8 * 1024 + col % 8 * 128 + k * 2),
-                        sum);
+#pragma GCC unroll 16
+                for (unsigned k = 0; k < 16; k++) sum = fmaf(x[k], t.b[k][col], sum);
                 *to = sum;
             }
     }
