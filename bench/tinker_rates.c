@@ -1,8 +1,9 @@
 /* What a server of the Tinker protocol costs: the same training steps and the same samples in this process and through
  * `kernelrl serve --tinker`, one after the other, again and again. Usage: build/bench/tinker_rates KERNELRL MODEL
- * [ROUNDS [THREADS]]. KERNELRL is the program, MODEL a folder. Prints one JSON object: medians over rounds of wall and
- * processor seconds of a forward_backward with its optim_step, and of a batch of samples, here and there, and the
- * quotients (there / here; of sampling the rate, here / there). The processor time there is that of both processes. */
+ * [ROUNDS [THREADS [DEVICE]]]. KERNELRL is the program, MODEL a folder, DEVICE cpu or cuda. Prints one JSON object:
+ * medians over rounds of wall and processor seconds of a forward_backward with its optim_step, and of a batch of
+ * samples, here and there, and the quotients (there / here; of sampling the rate, here / there). The processor time
+ * there is that of both processes. */
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
@@ -70,15 +71,21 @@ static void make_work(int32_t vocab) {
 static struct policy policy;
 static struct trainer *trainer;
 
-static void open_here(const char *folder, struct pool *pool) {
+/* Bytes of the KV cache, here and there: all samples of a call go at a time. */
+static int64_t cache_bytes(const char *device) {
+    return strcmp(device, "cpu") == 0 ? INT64_C(1) << 28 : INT64_C(1) << 31;
+}
+
+static void open_here(const char *folder, const char *device, struct pool *pool) {
     static struct comm *comm;
     const struct adapter_shape shape = {RANK, 32, ADAPTER_LAYERS, 0};
-    const struct policy_options o = {.model = {"MODEL", folder, NULL, HUB_MODEL},
-                                     .device = "cpu",
-                                     .pool = pool,
-                                     .weights = {.frozen = true},
-                                     .no_chat = true,
-                                     .engine = {.max_batch = ENGINE_BATCH_CPU, .memory_bytes = 256 << 20}};
+    const struct policy_options o = {
+        .model = {"MODEL", folder, NULL, HUB_MODEL},
+        .device = device,
+        .pool = pool,
+        .weights = {.frozen = true},
+        .no_chat = true,
+        .engine = {.max_batch = engine_batch_on(device), .memory_bytes = cache_bytes(device)}};
     int adapter;
     must(policy_open(&o, NULL, &policy, &err));
     must(comm_open("self", NULL, &comm, &err));
@@ -123,21 +130,22 @@ static void end_server(void) {
     if (fs_remove(dir, &e) != ST_OK) fprintf(stderr, "%s\n", e.msg);
 }
 
-static void start_server(const char *program, const char *folder, const char *threads) {
-    char log[64], state[64], leaf[16], *text = NULL;
+static void start_server(const char *program, const char *folder, const char *threads, const char *device) {
+    char log[64], state[64], leaf[16], cache[24], *text = NULL;
     size_t n;
     if (!mkdtemp(dir)) exit(1);
     atexit(end_server);
     snprintf(log, sizeof log, "%s/log", dir);
     snprintf(state, sizeof state, "%s/state", dir);
     snprintf(leaf, sizeof leaf, "%d", LEAF);
+    snprintf(cache, sizeof cache, "%lld", (long long)cache_bytes(device));
     server = fork();
     if (server == 0) {
         const int fd = open(log, O_WRONLY | O_CREAT, 0600);
         dup2(fd, STDOUT_FILENO);
         dup2(fd, STDERR_FILENO);
         execl(program, program, "serve", "--model", folder, "--port", "0", "--tinker", state, "--access-log", "off",
-              "--kv-memory", "268435456", "--train-tokens", leaf, "--threads", threads, (char *)NULL);
+              "--kv-memory", cache, "--train-tokens", leaf, "--threads", threads, "--device", device, (char *)NULL);
         _exit(127);
     }
     for (int i = 0; i < 1200; i++) {
@@ -226,12 +234,13 @@ static void print_pair(const char *name, struct series *here, struct series *the
 int main(int argc, char **argv) {
     static struct series step[2], sampling[2];
     int64_t rounds = 11, threads = 0;
-    if (argc < 3 || argc > 5 || (argc > 3 && (!parse_i64(argv[3], &rounds) || rounds < 1 || rounds > MOST)) ||
+    if (argc < 3 || argc > 6 || (argc > 3 && (!parse_i64(argv[3], &rounds) || rounds < 1 || rounds > MOST)) ||
         (argc > 4 && (!parse_i64(argv[4], &threads) || threads < 0)))
-        return fprintf(stderr, "usage: tinker_rates KERNELRL MODEL [ROUNDS [THREADS]]\n"), 2;
-    start_server(argv[1], argv[2], argc > 4 ? argv[4] : "0");
+        return fprintf(stderr, "usage: tinker_rates KERNELRL MODEL [ROUNDS [THREADS [DEVICE]]]\n"), 2;
+    const char *device = argc > 5 ? argv[5] : "cpu";
+    start_server(argv[1], argv[2], argc > 4 ? argv[4] : "0", device);
     struct pool *pool = pool_create((int)threads);
-    open_here(argv[2], pool);
+    open_here(argv[2], device, pool);
     open_there(argv[2], model_cfg(policy.model)->V);
     for (int i = 0; i <= rounds; i++) { /* round 0 warms up, and is measured again */
         const int at = i > 0 ? i - 1 : 0;

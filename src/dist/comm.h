@@ -45,8 +45,8 @@ struct comm_options {
 /* how: "self"; "auto", the ranks that a launcher (mpirun, srun) has started, or self where none has; "mpi", which also
  * takes a run of one rank to MPI. o may be NULL. Call it once in a process, after every child that will fork again (the
  * verifier) has been started. ST_UNSUPPORTED: another word. ST_CONFIG: "auto", and srun has started several processes
- * without an MPI. ST_DEVICE: there is no plugin for this launcher's MPI, or
- * it cannot be loaded; the message says what to do. */
+ * without an MPI. ST_DEVICE: there is no plugin for this launcher's MPI, or it cannot be loaded; the message says what
+ * to do. */
 enum status comm_open(const char *how, const struct comm_options *o, struct comm **out, struct err *e) MUST_USE;
 void comm_close(struct comm *c); /* NULL is fine */
 

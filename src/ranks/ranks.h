@@ -8,9 +8,9 @@
 #include "train/step.h"
 
 /* Gives this process its share of the machine, where a launcher has started several and `ranks` (as comm_open takes it)
- * is not "self": *device "cuda" becomes the device of its number on the machine, or the only one that Slurm shows
- * it, 0 *threads an even share of the
- * processors. Log lines of ranks other than 0 name their rank. Returns whether this is rank 0. */
+ * is not "self": *device "cuda" becomes the device of its number on the machine, or the only one that Slurm shows it, 0
+ * *threads an even share of the processors. Log lines of ranks other than 0 name their rank. Returns whether this is
+ * rank 0. */
 bool ranks_place(const char *ranks, const char **device, int64_t *threads);
 
 /* What must be equal on all ranks, so that a leaf has the same bits wherever it is computed: of each rank its program

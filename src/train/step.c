@@ -475,9 +475,10 @@ static enum status agree(struct trainer *t, enum status st, struct err *e) {
 
 /* Who computes which of a round's n micro-batches, at most `width` a rank: the largest that is left goes to the rank
  * that has the fewest rows, so that ranks wait little for each other. With a width of 1 rank r has the r-th. */
-static void assign(struct micro *b, int n, int ranks, int width) {
-    CLEANUP_FREE int64_t *rows = xcalloc((size_t)ranks, sizeof *rows);
-    CLEANUP_FREE int *has = xcalloc((size_t)ranks, sizeof *has);
+static void assign(struct arena *memory, struct micro *b, int n, int ranks, int width) {
+    int64_t *rows = arena_array(memory, int64_t, ranks);
+    int *has = arena_array(memory, int, ranks);
+    for (int r = 0; r < ranks; r++) rows[r] = has[r] = 0;
     for (int i = 0; i < n; i++) b[i].owner = width == 1 ? i : -1;
     for (int k = 0; k < n && width > 1; k++) {
         int largest = -1, to = -1;
@@ -518,7 +519,7 @@ static enum status work(struct trainer *t, struct model *m, int adapter, const s
 /* Adds the leaves in their order, as many at a time as are of different ranks; also where this rank's device has
  * failed, because the others wait for what it sends. */
 static enum status fold(struct trainer *t, const struct micro *b, int n, struct err *e) {
-    CLEANUP_FREE int *owner = xcalloc((size_t)n, sizeof *owner);
+    int *owner = arena_array(&t->micro, int, n);
     enum status st = ST_OK;
     struct err later;
     for (int i = 0; i < n && st != ST_LOST;) {
@@ -579,7 +580,7 @@ static enum status micro_batches(struct trainer *t, struct model *m, int adapter
             next = micro_end(t->train_tokens, parts, i, n_parts);
             micro_outline(&t->micro, d, parts + i, next - i, &b[leaves++]);
         }
-        assign(b, leaves, ranks, width);
+        assign(&t->micro, b, leaves, ranks, width);
         TRY(micro_round(t, m, adapter, c, d, b, leaves, since == 0, s, e));
     }
     return ST_OK;
