@@ -276,7 +276,8 @@ def one_model(torch, transformers, peft, save_file, name, args):
     with tempfile.TemporaryDirectory(dir=scratch_of(args)) as folder:
         model = build(torch, transformers, name, args.device)
         model.save_pretrained(folder)
-        # PEFT has no adapters on transformers' experts, which are one parameter for all.
+        # Experts are one parameter for all of a layer in transformers, and no module that could be named here: a
+        # mixture's adapter is on attention alone.
         targets = ATTENTION if "Moe" in MODELS[name][0] else TARGETS
         lora = peft.LoraConfig(
             r=16, lora_alpha=32, target_modules=targets, init_lora_weights=False, task_type="CAUSAL_LM"

@@ -132,17 +132,25 @@ enum status fs_remove(const char *path, struct err *e) {
     return ST_OK;
 }
 
+static _Thread_local char not_forced[PATH_MAX]; /* the file that fs_force_tree has failed at */
+
 static int force_one(const char *path, const struct stat *sb, int kind, struct FTW *ftw) {
     (void)sb;
     (void)ftw;
     if (kind == FTW_SL) return 0;
     CLEANUP_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
-    return fd >= 0 && fsync(fd) == 0 ? 0 : -1;
+    if (fd >= 0 && fsync(fd) == 0) return 0;
+    const int why = errno;
+    snprintf(not_forced, sizeof not_forced, "%s", path);
+    errno = why;
+    return -1;
 }
 
 enum status fs_force_tree(const char *dir, struct err *e) {
+    not_forced[0] = 0;
     if (nftw(dir, force_one, 16, FTW_DEPTH | FTW_PHYS) == 0) return ST_OK;
-    return FAIL(e, ST_IO, "%s: cannot write: %s", dir, strerror(errno));
+    const int why = errno;
+    return FAIL(e, ST_IO, "%s: cannot write: %s", not_forced[0] ? not_forced : dir, strerror(why));
 }
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }

@@ -20,6 +20,15 @@ static void restart(void) {
     open_all(4);
 }
 
+/* A session with a sampler of the base, SESSION:sample:0. */
+static const char *session_that_samples(void) {
+    const char *s = new_session();
+    EXPECT(post("create_sampling_session",
+                TEXT("{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,\"base_model\":\"%s\"}", s, tokenizer)),
+           200, ":sample:0");
+    return s;
+}
+
 /* ---- names and what is told of things -----------------------------------------------------------------------------*/
 
 static void test_names(void **state) {
@@ -277,10 +286,7 @@ static void test_targets_of_a_large_shape(void **state) {
     arena_free(&a);
     /* through the wire, with few columns: reading puts the zeros in */
     open_all(4);
-    const char *s = new_session();
-    EXPECT(post("create_sampling_session",
-                TEXT("{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,\"base_model\":\"%s\"}", s, tokenizer)),
-           200, ":sample:0");
+    const char *s = session_that_samples();
     const char *m = TEXT("%s:sample:0", s);
     const struct wire_sample dense = sample(m, 0, TEXT(format, "7,9,-1,-1,9,7,7,-1,-1,-1", 5, 2, ""));
     const struct wire_sample few = sample(
@@ -344,10 +350,7 @@ static void test_many_targets_of_one_token(void **state) {
 static void test_told_requests_go(void **state) {
     (void)state;
     open_all(4);
-    const char *s = new_session();
-    EXPECT(post("create_sampling_session",
-                TEXT("{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,\"base_model\":\"%s\"}", s, tokenizer)),
-           200, ":sample:0");
+    const char *s = session_that_samples();
     for (int i = 0; i < 20; i++) (void)sample(TEXT("%s:sample:0", s), i, "\"sampling_params\":{\"max_tokens\":1}");
     struct completions *c = &tinker->samplers->completed;
     assert_int_equal(c->n, 20);
@@ -367,10 +370,7 @@ static void test_forgotten_requests(void **state) {
     struct stat file;
     (void)state;
     open_all(4);
-    const char *s = new_session();
-    EXPECT(post("create_sampling_session",
-                TEXT("{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,\"base_model\":\"%s\"}", s, tokenizer)),
-           200, ":sample:0");
+    const char *s = session_that_samples();
     const struct answer a = ASK(0);
     const char *path = TEXT("%s/sessions/%s/asample", state_dir, s);
     for (const double until = clock_now_s() + 60; tinker->tenants->kept.unread == 0 && clock_now_s() < until;) turn(1);
