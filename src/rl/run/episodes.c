@@ -120,6 +120,7 @@ static bool last_frame(const struct episodes *x, int64_t *frame, int64_t *row_at
     const char *line;
     size_t n;
     *frame = -1;
+    *row_at = 0;
     if (jsonl_open(x->index, ROW_MAX_BYTES, &r, &ignored) != ST_OK) return false;
     bool sound = jsonl_next(r, &line, &n, &ignored) == ST_OK && line && is_head(line, n, x->index);
     while (sound) {

@@ -74,6 +74,12 @@ static void find_files(const char *folder, struct credential_files *f) {
     if (!f->cert || !f->key) f->cert = f->key = NULL;
 }
 
+static bool sign_nonce(void *ctx, const char *nonce, unsigned char signature[64]) {
+    const struct js *c = ctx;
+    struct err ignored;
+    return nkey_sign_raw(&c->key, nonce, strlen(nonce), signature, &ignored) == ST_OK;
+}
+
 static enum status connect(struct js *c, const struct js_options *o, struct err *e) {
     struct credential_files f;
     char run[RUN_NAME_BYTES], all[INBOX_BYTES + 4];
@@ -85,7 +91,8 @@ static enum status connect(struct js *c, const struct js_options *o, struct err 
     const struct nats_connect how = {.url = o->url,
                                      .name = o->name,
                                      .public_key = c->has_key ? c->key.public_key : NULL,
-                                     .seed_file = f.seed,
+                                     .sign = sign_nonce,
+                                     .ctx = c,
                                      .ca_file = f.ca,
                                      .cert_file = f.cert,
                                      .key_file = f.key,

@@ -6,13 +6,17 @@
 
 #include "base/err.h"
 
-#define NATS_API_ABI 2
+#define NATS_API_ABI 3
 #define NATS_API_SYMBOL "kernelrl_nats_api"
 
 struct nats_connection;
+/* The Ed25519 signature of the text that the server has sent. False: there is none. */
+typedef bool nats_sign_fn(void *ctx, const char *nonce, unsigned char signature[64]);
 struct nats_connect {
     const char *url, *name;
-    const char *public_key, *seed_file;         /* of an NKey; NULL: none */
+    const char *public_key; /* of an NKey; NULL: none */
+    nats_sign_fn *sign;     /* with that key's secret half; called by any thread until `close` */
+    void *ctx;
     const char *ca_file, *cert_file, *key_file; /* of TLS; NULL: none */
     const char *inbox;                          /* subjects of replies begin so */
     double ping_s;                              /* a server that is silent for two of these is gone */

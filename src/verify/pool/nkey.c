@@ -131,16 +131,21 @@ bool nkey_is_public(const char *text) {
     return read_public(text, raw);
 }
 
-enum status nkey_sign(const struct nkey *k, const void *p, size_t n, char out[NKEY_SIGNATURE_BYTES], struct err *e) {
-    unsigned char sum[64];
-    size_t n_sum = sizeof sum;
+enum status nkey_sign_raw(const struct nkey *k, const void *p, size_t n, unsigned char out[NKEY_SIGNATURE_RAW],
+                          struct err *e) {
+    size_t n_sum = NKEY_SIGNATURE_RAW;
     EVP_PKEY *key = private_of(k);
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
     const bool made = key && ctx && EVP_DigestSignInit(ctx, NULL, NULL, NULL, key) == 1 &&
-                      EVP_DigestSign(ctx, sum, &n_sum, p, n) == 1 && n_sum == sizeof sum;
+                      EVP_DigestSign(ctx, out, &n_sum, p, n) == 1 && n_sum == NKEY_SIGNATURE_RAW;
     EVP_MD_CTX_free(ctx);
     EVP_PKEY_free(key);
-    if (!made) return FAIL(e, ST_FAILED, "a verdict could not be signed");
+    return made ? ST_OK : FAIL(e, ST_FAILED, "Ed25519: nothing could be signed");
+}
+
+enum status nkey_sign(const struct nkey *k, const void *p, size_t n, char out[NKEY_SIGNATURE_BYTES], struct err *e) {
+    unsigned char sum[NKEY_SIGNATURE_RAW];
+    TRY(nkey_sign_raw(k, p, n, sum, e));
     EVP_EncodeBlock((unsigned char *)out, sum, sizeof sum);
     return ST_OK;
 }

@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 
-enum { NKEY_PUBLIC_BYTES = 57, NKEY_SEED_BYTES = 59, NKEY_SIGNATURE_BYTES = 89 };
+enum { NKEY_PUBLIC_BYTES = 57, NKEY_SEED_BYTES = 59, NKEY_SIGNATURE_BYTES = 89, NKEY_SIGNATURE_RAW = 64 };
 
 struct nkey {
     char public_key[NKEY_PUBLIC_BYTES];
@@ -20,7 +20,9 @@ enum status nkey_read(const char *file, struct nkey *out, struct err *e) MUST_US
 enum status nkey_write(const struct nkey *k, const char *file, struct err *e) MUST_USE;
 bool nkey_is_public(const char *text);
 
-/* The signature of n bytes, in base 64. */
+/* The signature of n bytes; the second one in base 64. */
+enum status nkey_sign_raw(const struct nkey *k, const void *p, size_t n, unsigned char out[NKEY_SIGNATURE_RAW],
+                          struct err *e) MUST_USE;
 enum status nkey_sign(const struct nkey *k, const void *p, size_t n, char out[NKEY_SIGNATURE_BYTES],
                       struct err *e) MUST_USE;
 /* Whether a signature was made with the secret half of that public key. */
