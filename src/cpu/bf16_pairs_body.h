@@ -359,30 +359,38 @@ ALWAYS_INLINE void pair_micro(const int mr, const int nv, const int lines, int64
  * second-level cache, so that memory works all the time. A single pass is a stream: it fetches the 2 lines of the step
  * PAIR_AHEAD elements on. */
 enum { PAIR_AHEAD = 4096 };
-#define PAIR_MICRO_4(nv, lines) \
-    PAIR_MICRO(1, nv, lines) PAIR_MICRO(2, nv, lines) PAIR_MICRO(3, nv, lines) PAIR_MICRO(4, nv, lines)
 #define PAIR_MICRO_12(nv, lines) \
-    PAIR_MICRO_4(nv, lines)      \
+    PAIR_MICRO(1, nv, lines)     \
+    PAIR_MICRO(2, nv, lines)     \
+    PAIR_MICRO(3, nv, lines)     \
+    PAIR_MICRO(4, nv, lines)     \
     PAIR_MICRO(5, nv, lines)     \
     PAIR_MICRO(6, nv, lines)     \
     PAIR_MICRO(7, nv, lines)     \
     PAIR_MICRO(8, nv, lines)     \
     PAIR_MICRO(9, nv, lines) PAIR_MICRO(10, nv, lines) PAIR_MICRO(11, nv, lines) PAIR_MICRO(12, nv, lines)
-#define PAIR_ROW_4(nv, lines) \
-    pair_micro_1_##nv##_##lines, pair_micro_2_##nv##_##lines, pair_micro_3_##nv##_##lines, pair_micro_4_##nv##_##lines
-#define PAIR_ROW_12(nv, lines)                                                                                    \
-    PAIR_ROW_4(nv, lines), pair_micro_5_##nv##_##lines, pair_micro_6_##nv##_##lines, pair_micro_7_##nv##_##lines, \
-        pair_micro_8_##nv##_##lines, pair_micro_9_##nv##_##lines, pair_micro_10_##nv##_##lines,                   \
-        pair_micro_11_##nv##_##lines, pair_micro_12_##nv##_##lines
+#define PAIR_ROW_12(nv, lines)                                                                 \
+    pair_micro_1_##nv##_##lines, pair_micro_2_##nv##_##lines, pair_micro_3_##nv##_##lines,     \
+        pair_micro_4_##nv##_##lines, pair_micro_5_##nv##_##lines, pair_micro_6_##nv##_##lines, \
+        pair_micro_7_##nv##_##lines, pair_micro_8_##nv##_##lines, pair_micro_9_##nv##_##lines, \
+        pair_micro_10_##nv##_##lines, pair_micro_11_##nv##_##lines, pair_micro_12_##nv##_##lines
 #if V16_NV == 4
 PAIR_MICRO_12(2, 2)
 PAIR_MICRO_12(2, 1)
-enum { PAIR_ROWS = 12, PAIR_VECTORS = 2 };
+enum { PAIR_ROWS = 12, PAIR_WIDE = 12 };
 static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {{PAIR_ROW_12(2, 2)}, {PAIR_ROW_12(2, 1)}};
 #else
-PAIR_MICRO_4(1, 1)
-enum { PAIR_ROWS = 4, PAIR_VECTORS = 1 };
-static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {{PAIR_ROW_4(1, 1)}, {PAIR_ROW_4(1, 1)}};
+PAIR_MICRO(1, 2, 2)
+PAIR_MICRO(2, 2, 2)
+PAIR_MICRO(1, 2, 1)
+PAIR_MICRO(2, 2, 1)
+PAIR_MICRO(3, 1, 1)
+PAIR_MICRO(4, 1, 1)
+/* So many rows fill the registers with one panel's width, more with half of it. */
+enum { PAIR_ROWS = 4, PAIR_WIDE = 2 };
+static pair_micro_fn *const pair_table[2][PAIR_ROWS] = {
+    {pair_micro_1_2_2, pair_micro_2_2_2, pair_micro_3_1_1, pair_micro_4_1_1},
+    {pair_micro_1_2_1, pair_micro_2_2_1, pair_micro_3_1_1, pair_micro_4_1_1}};
 #endif
 
 /* Multiplies a whole panel's width of columns. c and bias must hold that many. ahead: the block that comes after b. */
@@ -392,10 +400,10 @@ static void pair_panel_product(int64_t m, int64_t pairs, const uint16_t *a, int6
     pair_micro_fn *const *fn = pair_table[passes > 1];
     if (passes == 1) ahead = b + PAIR_AHEAD;
     for (int64_t i = 0, pass = 0; i < m; pass++) { /* Rows are shared out evenly: 16 rows are 8+8, not 12+4. */
-        const int64_t mr = rows + (pass < more);
+        const int64_t mr = rows + (pass < more), columns = mr <= PAIR_WIDE ? PAIR_PANEL : PAIR_PANEL / 2;
         /* This is one half of the next block, or the other. */
         const uint16_t *fetch = ahead + (pass & 1) * pairs * PAIR_PANEL;
-        for (int64_t j = 0; j < PAIR_PANEL; j += 16 * PAIR_VECTORS)
+        for (int64_t j = 0; j < PAIR_PANEL; j += columns)
             fn[mr - 1](pairs, a + i * lda, lda, b + 2 * j, fetch, c + i * ldc + j, ldc, bias ? bias + j : NULL, init);
         i += mr;
     }

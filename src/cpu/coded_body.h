@@ -7,25 +7,32 @@
 /* What a panel's outputs are decoded with. */
 struct coded_lanes {
     const struct coded_part *part[PAIR_PANEL]; /* the part that an output's row is of; NULL: rows behind the last */
+    int64_t block[PAIR_PANEL];                 /* the row's first scale */
     /* true: blocks of scales begin at k = 0 in every row, so that all outputs change their scales at the same k.
      * false: K is no multiple of NF4's block, which runs on from one row into the next. */
     bool whole;
+    bool alike; /* true: all outputs that there are have the same scales */
 };
 
 static void coded_lanes_of(struct coded_lanes *l, const struct coded *c, int64_t panel) {
     const struct coded_part *part = NULL;
+    const int64_t across = format_blocks(c->K, FP8_BLOCK);
+    l->whole = c->format == FORMAT_FP8 || c->K % NF4_BLOCK == 0;
+    l->alike = c->format == FORMAT_FP8;
     for (int64_t j = 0; j < PAIR_PANEL; j++) {
         const int64_t n = panel * PAIR_PANEL + j;
         if (!part || n < part->row || n >= part->row + part->m.rows) part = coded_part_of(c, n);
+        const int64_t row = part ? n - part->row : 0;
         l->part[j] = part;
+        l->block[j] = c->format == FORMAT_FP8 ? row / FP8_BLOCK * across : row * c->K / NF4_BLOCK;
+        l->alike &= part == l->part[0] ? l->block[j] == l->block[0] : n >= c->N;
     }
-    l->whole = c->format == FORMAT_FP8 || c->K % NF4_BLOCK == 0;
 }
 
-static float coded_scale_of(const struct coded *c, const struct coded_part *part, int64_t n, int64_t k) {
-    const int64_t row = n - part->row;
-    return c->format == FORMAT_FP8 ? part->m.scale[row / FP8_BLOCK * format_blocks(c->K, FP8_BLOCK) + k / FP8_BLOCK]
-                                   : nf4_scale(&part->m, (row * c->K + k) / NF4_BLOCK);
+/* Where blocks are whole. */
+static float coded_scale_at(const struct coded_lanes *l, const struct coded *c, int64_t j, int64_t k) {
+    const struct coded_matrix *m = &l->part[j]->m;
+    return c->format == FORMAT_FP8 ? m->scale[l->block[j] + k / FP8_BLOCK] : nf4_scale(m, l->block[j] + k / NF4_BLOCK);
 }
 
 /* Fills in the scales of a panel's outputs at `pair`, and returns the first pair behind it at which one may change. An
@@ -33,14 +40,16 @@ static float coded_scale_of(const struct coded *c, const struct coded_part *part
  * behind. The scale is 0 for an output behind the last and for k from K on. */
 static int64_t coded_scales(const struct coded_lanes *l, const struct coded *c, int64_t panel, int64_t pair,
                             float scale[2 * PAIR_PANEL]) {
-    const int64_t block = c->format == FORMAT_FP8 ? FP8_BLOCK / 2 : NF4_BLOCK / 2;
+    const int64_t block = c->format == FORMAT_FP8 ? FP8_BLOCK / 2 : NF4_BLOCK / 2, k = 2 * pair;
     for (int64_t j = 0; j < PAIR_PANEL; j++) {
         const struct coded_part *part = l->part[j];
-        for (int64_t h = 0; h < 2; h++) {
-            const int64_t k = l->whole ? 2 * pair : 2 * pair + h;
-            scale[j / 8 * 16 + j % 8 * 2 + h] =
-                part && k < c->K ? coded_scale_of(c, part, panel * PAIR_PANEL + j, k) : 0.0f;
+        float *const s = scale + j / 8 * 16 + j % 8 * 2;
+        if (l->whole) {
+            s[0] = s[1] = part && k < c->K ? coded_scale_at(l, c, j, k) : 0.0f;
+            continue;
         }
+        const int64_t at = part ? (panel * PAIR_PANEL + j - part->row) * c->K + k : 0;
+        for (int64_t h = 0; h < 2; h++) s[h] = part && k + h < c->K ? nf4_scale(&part->m, (at + h) / NF4_BLOCK) : 0.0f;
     }
     return l->whole ? (pair / block + 1) * block : pair + 1;
 }
@@ -123,6 +132,89 @@ static void coded_nf4_pairs(const uint8_t *unit, int64_t pairs, const float *map
         }
     }
 }
+
+#elif defined(V16_AVX2)
+/* Sixteen products, rounded: eight pairs of the packed matrix. */
+ALWAYS_INLINE void coded_store(uint16_t *out, __m256 a, __m256 b) {
+    const __m256i half = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1);
+    const __m256i x = _mm256_castps_si256(a), y = _mm256_castps_si256(b);
+    const __m256i p = _mm256_add_epi32(x, _mm256_add_epi32(half, _mm256_and_si256(_mm256_srli_epi32(x, 16), one)));
+    const __m256i q = _mm256_add_epi32(y, _mm256_add_epi32(half, _mm256_and_si256(_mm256_srli_epi32(y, 16), one)));
+    const __m256i both = _mm256_packus_epi32(_mm256_srli_epi32(p, 16), _mm256_srli_epi32(q, 16));
+    _mm256_storeu_si256((__m256i *)out, _mm256_permute4x64_epi64(both, 0xd8));
+}
+
+static void coded_fp8_pairs(const uint8_t *unit, int64_t pairs, const float scale[2 * PAIR_PANEL], uint16_t *out) {
+    const __m256i mask = _mm256_set1_epi32((int)0x87f00000u);
+    const __m256 up = _mm256_castsi256_ps(_mm256_set1_epi32((127 + 120) << 23));
+    __m256 s[8];
+    for (int v = 0; v < 8; v++) s[v] = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), up);
+    for (int64_t p = 0; p < pairs; p++, unit += CODED_UNIT, out += 2 * PAIR_PANEL) {
+        __m256i a = _mm256_loadu_si256((const __m256i *)unit), b = _mm256_loadu_si256((const __m256i *)(unit + 32));
+        for (int v = 0; v < 4; v++) {
+            const __m256i x = _mm256_and_si256(_mm256_srai_epi32(_mm256_slli_epi32(a, 24 - 8 * v), 4), mask);
+            const __m256i y = _mm256_and_si256(_mm256_srai_epi32(_mm256_slli_epi32(b, 24 - 8 * v), 4), mask);
+            coded_store(out + 16 * v, _mm256_mul_ps(_mm256_castsi256_ps(x), s[2 * v]),
+                        _mm256_mul_ps(_mm256_castsi256_ps(y), s[2 * v + 1]));
+        }
+    }
+}
+
+/* Outputs that have one scale, which is not 0. But for its exponent, a rounded product depends on a code's three lowest
+ * bits: it comes from a table, and the code's exponent is added. Codes with an exponent of 0 have eight products of
+ * their own. */
+static void coded_fp8_alike(const uint8_t *unit, int64_t pairs, float scale, uint16_t *out) {
+    uint8_t low[16], high[16];
+    for (int i = 0; i < 16; i++) {
+        const uint16_t exponent_8 = coded_round(2.0f * (1.0f + (float)(i - 8) * 0.125f) * scale);
+        const uint16_t x = i < 8 ? coded_round((float)i * 0x1p-9f * scale) : (uint16_t)(exponent_8 - (8 << 7));
+        low[i] = (uint8_t)x;
+        high[i] = (uint8_t)(x >> 8);
+    }
+    const __m256i low_of = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)low));
+    const __m256i high_of = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)high));
+    const __m256i by_byte =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const __m256i order = _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7);
+    const __m256i magnitude = _mm256_set1_epi8(0x7f), seven = _mm256_set1_epi8(7), eight = _mm256_set1_epi8(8);
+    const __m256i kept = _mm256_set1_epi16((short)0x8780), zero = _mm256_setzero_si256();
+    for (int64_t p = 0; p < pairs; p++, unit += CODED_UNIT, out += 2 * PAIR_PANEL) {
+        const __m256i a = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)unit), by_byte);
+        const __m256i b = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(unit + 32)), by_byte);
+        for (int half = 0; half < 2; half++) {
+            /* Codes of outputs 16 half to 16 half + 15 */
+            const __m256i mixed = half ? _mm256_unpackhi_epi32(a, b) : _mm256_unpacklo_epi32(a, b);
+            const __m256i c = _mm256_permutevar8x32_epi32(mixed, order);
+            const __m256i of =
+                _mm256_or_si256(_mm256_and_si256(c, seven), _mm256_min_epu8(_mm256_and_si256(c, magnitude), eight));
+            const __m256i l = _mm256_shuffle_epi8(low_of, of), h = _mm256_shuffle_epi8(high_of, of);
+            const __m256i e0 = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpacklo_epi8(zero, c), 4), kept);
+            const __m256i e1 = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpackhi_epi8(zero, c), 4), kept);
+            _mm256_storeu_si256((__m256i *)(out + 32 * half), _mm256_add_epi16(_mm256_unpacklo_epi8(l, h), e0));
+            _mm256_storeu_si256((__m256i *)(out + 32 * half + 16), _mm256_add_epi16(_mm256_unpackhi_epi8(l, h), e1));
+        }
+    }
+}
+
+ALWAYS_INLINE __m256 coded_looked_up(__m256 first, __m256 last, __m256i w) {
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, w), _mm256_permutevar8x32_ps(last, w),
+                            _mm256_castsi256_ps(_mm256_slli_epi32(w, 28)));
+}
+
+static void coded_nf4_pairs(const uint8_t *unit, int64_t pairs, const float *map, const float scale[2 * PAIR_PANEL],
+                            uint16_t *out) {
+    const __m256 first = _mm256_loadu_ps(map), last = _mm256_loadu_ps(map + 8);
+    for (int64_t p = 0; p < pairs; p += 2, unit += CODED_UNIT, out += 4 * PAIR_PANEL) {
+        __m256i a = _mm256_loadu_si256((const __m256i *)unit), b = _mm256_loadu_si256((const __m256i *)(unit + 32));
+        for (int v = 0; v < 8; v++) {
+            const float *const s = scale + v % 4 * 16;
+            coded_store(out + 16 * v, _mm256_mul_ps(coded_looked_up(first, last, a), _mm256_loadu_ps(s)),
+                        _mm256_mul_ps(coded_looked_up(first, last, b), _mm256_loadu_ps(s + 8)));
+            a = _mm256_srli_epi32(a, 4);
+            b = _mm256_srli_epi32(b, 4);
+        }
+    }
+}
 #endif
 
 /* Writes zeros for k from K on and for outputs from N on. Their scale of 0 is not enough: code 0 of NF4 stands for -1,
@@ -145,7 +237,7 @@ UNUSED static void coded_block(const struct coded *c, int64_t panel, int64_t p0,
     float scale[2 * PAIR_PANEL];
     coded_lanes_of(&lanes, c, panel);
     const int64_t even = (pairs + 1) & ~(int64_t)1;
-#if defined(V16_AVX512)
+#if defined(V16_AVX512) || defined(V16_AVX2)
     const float *const map = c->format == FORMAT_NF4 ? coded_map_of(&lanes) : NULL;
     const bool fast = lanes.whole && (map || c->format == FORMAT_FP8);
 #else
@@ -153,8 +245,17 @@ UNUSED static void coded_block(const struct coded *c, int64_t panel, int64_t p0,
     (void)coded_map_of;
 #endif
     for (int64_t p = p0; p < p0 + even;) {
+#if defined(V16_AVX2)
+        const float one = lanes.alike && 2 * p < c->K ? coded_scale_at(&lanes, c, 0, 2 * p) : 0.0f;
+        if (one > 0) {
+            const int64_t next = i64_min((p / (FP8_BLOCK / 2) + 1) * (FP8_BLOCK / 2), p0 + even);
+            coded_fp8_alike(coded_unit(c, panel, p), next - p, one, out + (p - p0) * 2 * PAIR_PANEL);
+            p = next;
+            continue;
+        }
+#endif
         const int64_t end = i64_min(coded_scales(&lanes, c, panel, p, scale), p0 + even);
-#if defined(V16_AVX512)
+#if defined(V16_AVX512) || defined(V16_AVX2)
         if (fast && c->format == FORMAT_FP8)
             coded_fp8_pairs(coded_unit(c, panel, p), end - p, scale, out + (p - p0) * 2 * PAIR_PANEL);
         else if (fast)
