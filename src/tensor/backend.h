@@ -194,8 +194,9 @@ struct backend {
      * fills the name of a group, which every process is given, PEERS_ID_BYTES. peers_join: waits until all `size`
      * processes have joined. Both are false, with the reason, where it cannot be. peers_exchange, behind a join:
      * queued; out[r] of `from` goes to rank r, in[r] of `to` comes from it, for all other ranks r; the two ends name
-     * the same length, and all ranks call it. peers_end, any thread's: exchanges that wait for a peer wait no more, there
-     * are none any more, and the next sync fails. A backend also ends them itself where it sees that a peer is gone. */
+     * the same length, and all ranks call it. peers_end, any thread's: exchanges that wait for a peer wait no more,
+     * there are none any more, and the next sync fails. A backend also ends them itself where it sees that a peer is
+     * gone. */
     bool (*peers_id)(struct backend *be, void *id, char *why, size_t why_bytes);
     bool (*peers_join)(struct backend *be, const void *id, int rank, int size, char *why, size_t why_bytes);
     void (*peers_exchange)(struct backend *be, const void *from, const struct byte_span *out, void *to,

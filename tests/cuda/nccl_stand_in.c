@@ -2,8 +2,8 @@
  * calls, over a socket for each pair of ranks. Sends and receives of a group are done at its end, all at once, as NCCL
  * does. Two ends that do not name the same lengths hang, as with NCCL.
  *
- * NCCL_STAND_IN_GONE has rank 1 leave in its second group. "error": the calls of its peers fail. "later": they wait as a
- * device does, and ncclCommGetAsyncError alone says why. "silent": the process stops, and nobody says anything. Each
+ * NCCL_STAND_IN_GONE has rank 1 leave in its second group. "error": the calls of its peers fail. "later": they wait as
+ * a device does, and ncclCommGetAsyncError alone says why. "silent": the process stops, and nobody says anything. Each
  * ncclCommAbort is told on stderr. */
 #include <errno.h>
 #include <poll.h>

@@ -33,12 +33,12 @@ device_fails() { # NCCL STATUS
         grep -q "rank 1 on $(hostname): .*an illegal memory access was encountered" "$tmp/said"
 }
 if command -v g++ >/dev/null && make --no-print-directory BUILD="$BUILD" "$plugin" "$stand_in" >/dev/null 2>&1; then
-    for i in 1 2 3 4; do echo "{\"prompt\": \"ping $i\", \"completion\": \"i += $i;\"}"; done >"$tmp/rows.jsonl"
-    sft=("$program" sft device=cuda model_name="$PWD/models/tiny" data="$tmp/rows.jsonl" lora_rank=2 batch_tokens=24
-        train_tokens=12 max_steps=8 save_every=1 log_every=1 threads=1 peer_timeout=$timeout_s)
+    for i in 1 2 3 4 5 6 7 8; do echo "{\"prompt\": \"ping $i\", \"completion\": \"for (int i = 0; i < $i; i++) m += $i;\"}"; done >"$tmp/rows.jsonl"
+    sft=("$program" sft device=cuda model_name="$PWD/models/tiny" data="$tmp/rows.jsonl" lora_rank=2 batch_tokens=128
+        train_tokens=64 max_steps=5 save_every=1 log_every=1 threads=1 peer_timeout=$timeout_s)
     export KERNELRL_CUDA_PLUGIN=$PWD/$plugin KERNELRL_EMULATE_DEVICES=2 KERNELRL_EMULATE_FAULT_FILE=$tmp/fault
     check "a run whose devices work" "${sft[@]}" output="$tmp/worked"
-    check "a device fails: all ranks end, and rank 0 names it" device_fails none 1
+    check "a device fails: all ranks end, and rank 0 names it" device_fails none 3
     check "so do those whose devices are connected, with exit status 75" device_fails "$PWD/$stand_in" 75
     rm "$tmp/fault"
     check "the same command goes on" "${sft[@]}" output="$tmp/failed"

@@ -1,7 +1,7 @@
-/* Sums of gradients over ranks: `mpirun -n N rank_fold DEVICE [FLOATS [SECONDS]]`. With FLOATS above 0 rank 0 prints how
- * long a round and the end of a sum of so many take. Every rank compares the sum with one that is made in the order of
- * the leaves on the host, bit by bit, for several lengths, owners in any order, and calls in which some ranks have none.
- * A device that fails ends the job as it does in a trainer. SECONDS is the time-out of a peer. */
+/* Sums of gradients over ranks: `mpirun -n N rank_fold DEVICE [FLOATS [SECONDS]]`. With FLOATS above 0 rank 0 prints
+ * how long a round and the end of a sum of so many take. Every rank compares the sum with one that is made in the order
+ * of the leaves on the host, bit by bit, for several lengths, owners in any order, and calls in which some ranks have
+ * none. A device that fails ends the job as it does in a trainer. SECONDS is the time-out of a peer. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

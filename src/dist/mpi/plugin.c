@@ -173,8 +173,8 @@ static void *end_anyway(void *exit_status) {
     _exit((int)(intptr_t)exit_status);
 }
 
-/* Ends this process, with a word to the launcher where it shall end all ranks. Both that word and what stops waiting may
- * wait for a rank that is gone, so that the process does not count on their return. */
+/* Ends this process, with a word to the launcher where it shall end all ranks. Both that word and what stops waiting
+ * may wait for a rank that is gone, so that the process does not count on their return. */
 static void end_process(struct comm *c, int exit_status, bool all) {
     pthread_t thread;
     fflush(NULL);
