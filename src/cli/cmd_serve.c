@@ -1,5 +1,7 @@
 /* kernelrl serve: models for clients of the OpenAI API. */
+#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -420,6 +422,15 @@ static int prefill_on(const struct serve_command_options *o) {
     return strcmp(o->device, "cpu") == 0 ? ENGINE_PREFILL_SERVED_CPU : ENGINE_PREFILL;
 }
 
+/* Makes the folder of --tinker, and says its path from the root on. */
+static enum status make_tinker_dir(struct serve_command_options *o, struct err *e) {
+    char path[PATH_MAX];
+    TRY(fs_mkdirs(o->tinker.dir, e));
+    if (!realpath(o->tinker.dir, path)) return FAIL(e, ST_IO, "%s: %s", o->tinker.dir, strerror(errno));
+    o->tinker.dir = arena_strdup(&o->mem, path);
+    return ST_OK;
+}
+
 /* Puts together what the flags and the model's folder say. */
 static enum status gather(struct serve_command_options *o, const struct serve_model *m, struct err *e) {
     struct serve_options *s = &o->serve;
@@ -439,6 +450,7 @@ static enum status gather(struct serve_command_options *o, const struct serve_mo
                                            .max_batch = o->max_batch > 0 ? o->max_batch : engine_batch_on(o->device),
                                            .prefill_tokens = prefill_on(o)}};
     if (o->tinker.dir) { /* samplers of clients that train come by the hundred */
+        TRY(make_tinker_dir(o, e));
         o->rest_dir = fs_join(o->tinker.dir, "resting");
         s->policy.engine.adapter_dir = o->rest_dir;
         s->policy.engine.adapter_host_bytes = o->tinker.rest_bytes;

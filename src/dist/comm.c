@@ -191,7 +191,7 @@ enum status comm_agree(struct comm *c, enum status mine, struct err *e) {
     int64_t first = mine == ST_OK ? -1 : c->size - c->rank;
     struct {
         int64_t status;
-        char msg[sizeof e->msg];
+        char msg[sizeof e->msg], host[64];
     } said = {.status = mine};
     struct err of_call;
     enum status st = c->max_i64(c, &first, 1, &of_call);
@@ -199,9 +199,11 @@ enum status comm_agree(struct comm *c, enum status mine, struct err *e) {
     if (st == ST_OK && c->size > 1) {
         const int root = c->size - (int)first;
         if (c->rank == root) snprintf(said.msg, sizeof said.msg, "%s", e->msg);
+        if (c->rank == root) gethostname(said.host, sizeof said.host - 1);
         st = c->bcast(c, root, &said, sizeof said, &of_call);
-        said.msg[sizeof said.msg - 1] = '\0';
-        if (st == ST_OK && mine == ST_OK) return FAIL(e, (enum status)said.status, "rank %d: %.900s", root, said.msg);
+        said.msg[sizeof said.msg - 1] = said.host[sizeof said.host - 1] = '\0';
+        if (st == ST_OK && mine == ST_OK)
+            return FAIL(e, (enum status)said.status, "rank %d on %s: %.900s", root, said.host, said.msg);
     }
     if (mine != ST_OK) return mine;
     *e = of_call;

@@ -32,6 +32,11 @@ struct comm {
     enum status (*probe)(struct comm *c, bool *there, int *from, size_t *n, struct err *e);
     /* Ends the job on all ranks with this exit status, where the launcher lets it. Does not return. Any thread's. */
     void (*abort)(struct comm *c, int exit_status);
+    /* Set by who has work that waits for other ranks beside these calls (ranks_join_devices). Whatever ends this
+     * process because a rank is lost calls it first, from any thread, so that nothing waits for that rank. NULL:
+     * nothing does. */
+    void (*stop_waiting)(void *ctx);
+    void *stop_waiting_ctx;
     void (*close)(struct comm *c);
 };
 
@@ -59,12 +64,12 @@ struct comm_launch {
 struct comm_launch comm_launched(void);
 
 /* All ranks end a piece of work with their own outcome: ST_OK on all of them, or a failure on all. The message of the
- * lowest rank that failed reaches the ranks that did not, with its rank. */
+ * lowest rank that failed reaches the ranks that did not, with its rank and its machine. */
 enum status comm_agree(struct comm *c, enum status mine, struct err *e) MUST_USE;
 
 /* ---- for the plugin -----------------------------------------------------------------------------------------------*/
 
-enum { COMM_PLUGIN_ABI = 1 };
+enum { COMM_PLUGIN_ABI = 2 };
 #define COMM_PLUGIN_OPEN "kernelrl_mpi_open"
 /* Returns 0, or another value with the reason in why. */
 typedef int comm_plugin_open_fn(int abi, const struct comm_options *o, struct comm **out, char *why, size_t why_bytes);

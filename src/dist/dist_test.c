@@ -39,11 +39,11 @@ static enum status another_failed(struct comm *c, int64_t *v, int n, struct err 
 }
 static enum status its_message(struct comm *c, int root, void *p, size_t n, struct err *e) {
     static const int64_t status = ST_MEMORY;
-    (void)e;
     if (root == c->rank) return ST_OK;
-    assert_true(root == 1 && n > 20);
+    assert_true(root == 1 && n > sizeof e->msg);
     memcpy(p, &status, sizeof status);
     memcpy((char *)p + sizeof status, "no room", 8);
+    memcpy((char *)p + sizeof status + sizeof e->msg, "far", 4);
     return ST_OK;
 }
 static enum status is_lost(struct comm *c, int64_t *v, int n, struct err *e) {
@@ -61,7 +61,7 @@ static void all_ranks_fail_together(void **state) {
     c.size = 2;
     c.max_i64 = another_failed;
     c.bcast = its_message;
-    CHECK_FAILS(comm_agree(&c, ST_OK, &err), ST_MEMORY, "rank 1: no room");
+    CHECK_FAILS(comm_agree(&c, ST_OK, &err), ST_MEMORY, "rank 1 on far: no room");
     err = (struct err){.msg = "mine"};
     assert_int_equal(comm_agree(&c, ST_PARSE, &err), ST_PARSE);
     assert_string_equal(err.msg, "mine");

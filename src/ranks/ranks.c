@@ -91,6 +91,11 @@ enum status ranks_compare(struct comm *c, const struct str *fingerprint, struct 
     return st;
 }
 
+static void end_peers(void *ctx) {
+    struct backend *be = ctx;
+    be->peers_end(be);
+}
+
 enum status ranks_join_devices(struct comm *c, struct backend *be, struct str *how, struct err *e) {
     struct {
         char id[PEERS_ID_BYTES], why[200];
@@ -107,6 +112,8 @@ enum status ranks_join_devices(struct comm *c, struct backend *be, struct str *h
     TRY(c->bcast(c, 0, &offer, sizeof offer, e));
     const bool joined = be->peers_join(be, offer.id, c->rank, c->size, offer.why, sizeof offer.why);
     TRY(comm_agree(c, joined ? ST_OK : FAIL(e, ST_DEVICE, "%s", offer.why), e));
+    c->stop_waiting = end_peers;
+    c->stop_waiting_ctx = be;
     str_adds(how, "NCCL");
     return ST_OK;
 }

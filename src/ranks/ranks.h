@@ -20,8 +20,9 @@ void ranks_fingerprint(struct backend *be, struct str *out);
  * first rank that differs from rank 0, its machine, and what differs. */
 enum status ranks_compare(struct comm *c, const struct str *fingerprint, struct err *e) MUST_USE;
 
-/* Lets the devices reach each other without the host's memory, where they can: all ranks or none. *how says what
- * carries gradients ("NCCL", "host memory: libnccl.so.2 is not installed ..."). */
+/* Lets the devices reach each other without the host's memory, where they can: all ranks or none. The backend stays
+ * open as long as the comm. *how says what carries gradients ("NCCL", "host memory: libnccl.so.2 is not installed
+ * ..."). */
 enum status ranks_join_devices(struct comm *c, struct backend *be, struct str *how, struct err *e) MUST_USE;
 
 /* A rank other than 0 carries out commands until RANK_QUIT. Errors that rank 0 has, too, end nothing here: rank 0 says

@@ -16,7 +16,7 @@
 #define PLUGIN "libkernelrl_cuda.so"
 #define PLUGIN_OPEN "kernelrl_cuda_open"
 
-_Static_assert(sizeof(void *) != 8 || sizeof(struct backend) == 520, "the table changed: bump BACKEND_ABI, then this");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct backend) == 528, "the table changed: bump BACKEND_ABI, then this");
 
 enum { DEVICE_MAX = 1023 };
 

@@ -194,11 +194,14 @@ struct backend {
      * fills the name of a group, which every process is given, PEERS_ID_BYTES. peers_join: waits until all `size`
      * processes have joined. Both are false, with the reason, where it cannot be. peers_exchange, behind a join:
      * queued; out[r] of `from` goes to rank r, in[r] of `to` comes from it, for all other ranks r; the two ends name
-     * the same length, and all ranks call it. */
+     * the same length, and all ranks call it. peers_end, any thread's: exchanges that wait for a peer wait no more,
+     * there are none any more, and the next sync fails. A backend also ends them itself where it sees that a peer is
+     * gone. */
     bool (*peers_id)(struct backend *be, void *id, char *why, size_t why_bytes);
     bool (*peers_join)(struct backend *be, const void *id, int rank, int size, char *why, size_t why_bytes);
     void (*peers_exchange)(struct backend *be, const void *from, const struct byte_span *out, void *to,
                            const struct byte_span *in);
+    void (*peers_end)(struct backend *be);
     int peers; /* ranks that have joined, this one included; 0: none */
     /* Mixtures of experts. NULL: the backend computes none. */
     const struct expert_ops *experts;
@@ -208,7 +211,7 @@ enum { PEERS_ID_BYTES = 128 };
 /* What a plugin was built against: bumped whenever this table, a struct it takes or an op's contract changes. A plugin
  * exports a function of this type, kernelrl_cuda_open, which refuses an abi other than its own BACKEND_ABI. It returns
  * 0, or fills msg with the reason. */
-enum { BACKEND_ABI = 20 };
+enum { BACKEND_ABI = 21 };
 typedef int backend_plugin_open_fn(int abi, int device, struct pool *pool, struct backend **out, char *msg,
                                    size_t msg_bytes);
 

@@ -72,12 +72,14 @@ void future_done(struct future *f, struct str *result, bool proto) {
 }
 
 void future_fail(struct future *f, const char *category, const char *message) {
+    CLEANUP_STR struct str told = STR_INIT;
+    tell_without_paths(&told, message);
     forget_bytes(f);
     f->state = FUTURE_FAILED;
     f->proto = false;
     str_clear(&f->result);
     js_begin(&f->result, NULL, '{');
-    js_put_str(&f->result, "error", message);
+    js_put_str(&f->result, "error", str_c(&told));
     js_put_str(&f->result, "category", category);
     js_end(&f->result, '}');
     f->since = tinker_now_s();

@@ -1,6 +1,8 @@
 /* Clients that mean harm, and calls that come at a bad moment: what one of them can take is bounded, names are what
  * they seem, and what is not one's any more cannot be fetched. */
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "tinker/test_util.h"
 
@@ -401,6 +403,135 @@ static void test_failed_samplers_go(void **state) {
     close_all();
 }
 
+/* ---- what the server keeps to itself ------------------------------------------------------------------------------*/
+
+static void test_messages_without_paths(void **state) {
+    static const char *const tests[][2] = {
+        {"/srv/state/a/b: No such file or directory", "[path]: No such file or directory"},
+        {"save: /srv/my state/a.new: No space left", "save: [path]: No space left"},
+        {"cannot create directory \"/srv/my: state\": File exists", "cannot create directory \"[path]\": File exists"},
+        {"config '/a/b', /c/d; in (/e/f) and =/g", "config '[path]', [path]; in ([path]) and =[path]"},
+        {"//srv/x", "[path]"},
+        {"/srv/a is no file of /srv/b", "[path]"},
+        {"\"/srv/cut", "\"[path]"},
+        {"a (the adapter was made for \"/srv/base\")", "a (the adapter was made for \"[path]\")"},
+        {"there is no checkpoint tinker://a:train:0/weights/x here", NULL},
+        {"expected RUN/checkpoints/KIND/NAME, and 1 / 2", NULL},
+        {"", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(tests); i++) {
+        CLEANUP_STR struct str told = STR_INIT;
+        tell_without_paths(&told, tests[i][0]);
+        assert_string_equal(str_c(&told), tests[i][1] ? tests[i][1] : tests[i][0]);
+    }
+}
+
+/* Lines of the log about failures that were told to clients, and name the folder of the tests. */
+static int logged(const char *log) {
+    char *text;
+    size_t n;
+    struct err e;
+    int lines = 0;
+    if (fs_read(log, 1 << 20, &text, &n, &e) != ST_OK) fail_msg("%s", e.msg);
+    for (char *rest, *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        lines += strstr(line, "a client was told") && strstr(line, folder);
+    free(text);
+    return lines;
+}
+
+static void make_folder(const char *path) {
+    struct err e;
+    if (fs_remove(path, &e) != ST_OK || fs_mkdirs(path, &e) != ST_OK) fail_msg("%s", e.msg);
+}
+
+static void make_file(const char *path) {
+    struct err e;
+    if (fs_remove(path, &e) != ST_OK) fail_msg("%s", e.msg);
+    write_text(path, "damaged");
+}
+
+/* From here on no file gets longer than so many bytes. */
+static void limit_files(rlim_t bytes) {
+    struct rlimit now;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &now), 0);
+    now.rlim_cur = bytes < now.rlim_max ? bytes : now.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &now), 0);
+}
+
+/* Files are damaged, gone or cannot be written. Clients are told what is wrong, and not where; the log says where. */
+static void test_failures_keep_paths(void **state) {
+    (void)state;
+    struct err e;
+    int number = 1, seq = 1, failures = 0;
+    open_all(4);
+    const char *log = TEXT("%s/log", folder);
+    assert_int_equal(log_open_file(log, &e), ST_OK);
+    const char *s = new_session(), *m = new_model(s, 0, ALL_PARTS);
+    EXPECT(save(m, seq++, "a"), 200, "weights/a");
+    EXPECT(done(post("save_weights_external", TEXT("{\"model_id\":\"%s\",\"seq_id\":%d,\"path\":\"x\"}", m, seq++))),
+           200, "size_bytes");
+    const struct checkpoint_path name = {TEXT("%s", m), "a", CHECKPOINT_WEIGHTS};
+    CLEANUP_FREE char *dir = checkpoint_dir(tinker, checkpoint_find(tinker, &name));
+#define HIDDEN(asked, want, words)                                                                            \
+    do {                                                                                                      \
+        const struct answer hidden_ = (asked);                                                                \
+        EXPECT(hidden_, want, words);                                                                         \
+        const char *const never[] = {folder, home_dir(), dir, " /", "\"/", "\\\"/", "(/"};                    \
+        for (size_t i_ = 0; i_ < ARRAY_LEN(never); i_++)                                                      \
+            if (strcmp(never[i_], ".") != 0 && strstr(hidden_.body, never[i_])) fail_msg("%s", hidden_.body); \
+        if (logged(log) != ++failures) fail_msg("the log does not say where: %s", hidden_.body);              \
+    } while (0)
+#define OPEN_AS(optimizer)                                                                                          \
+    done(post("load_weights", TEXT("{\"session_id\":\"%s\",\"model_seq_id\":%d,\"path\":\"tinker://%s/weights/a\"," \
+                                   "\"optimizer\":%s}",                                                             \
+                                   s, number++, m, optimizer)))
+    /* a checkpoint whose files are damaged, and then gone */
+    make_file(TEXT("%s/optimizer.safetensors", dir));
+    HIDDEN(OPEN_AS("true"), 200, "[path]: ");
+    make_file(TEXT("%s/adapter_model.safetensors", dir));
+    HIDDEN(OPEN_AS("false"), 200, "[path]: ");
+    make_file(TEXT("%s/adapter_config.json", dir));
+    HIDDEN(OPEN_AS("false"), 200, "[path]: ");
+    assert_int_equal(fs_remove(dir, &e), ST_OK);
+    HIDDEN(OPEN_AS("false"), 200, "[path]: ");
+    EXPECT(post("create_sampling_session",
+                TEXT("{\"session_id\":\"%s\",\"sampling_session_seq_id\":0,\"model_path\":\"tinker://%s/weights/a\"}",
+                     s, m)),
+           200, ":sample:0");
+    HIDDEN(done(ASK(0)), 200, "[path]: ");
+    HIDDEN(
+        post("copy_weights", TEXT("{\"source_path\":\"tinker://%s/weights/a\",\"destination_project_id\":\"p\"}", m)),
+        500, "[path]: ");
+    HIDDEN(post(TEXT("training_runs/%s/checkpoints/weights/a/publish", m), NULL), 500, "[path]: ");
+    HIDDEN(call("PUT", TEXT("training_runs/%s/checkpoints/weights/a/ttl", m), "{\"ttl_seconds\":9999}"), 500,
+           "[path]: ");
+    /* a disk that takes no more, and a folder that is none */
+    signal(SIGXFSZ, SIG_IGN);
+    limit_files(1 << 15);
+    HIDDEN(save(m, seq++, "b"), 200, "[path]: ");
+    limit_files(RLIM_INFINITY);
+    make_file(tinker->folder);
+    HIDDEN(save(m, seq++, "c"), 200, "[path]");
+    /* files of a session */
+    s = session_that_samples();
+    const char *there = TEXT("%s/sessions/%s", state_dir, s);
+    make_folder(TEXT("%s/samplers", there));
+    HIDDEN(post("create_sampling_session",
+                TEXT("{\"session_id\":\"%s\",\"sampling_session_seq_id\":1,\"base_model\":\"%s\"}", s, tokenizer)),
+           503, "[path]: ");
+    make_folder(TEXT("%s/asample", there));
+    HIDDEN(ASK(1), 503, "[path]: ");
+    make_folder(TEXT("%s/session.json", there));
+    HIDDEN(call("PUT", TEXT("sessions/%s/project", s), "{\"project_id\":\"p\"}"), 503, "[path]: ");
+    make_file(there);
+    HIDDEN(done(make_model(s, number++, ALL_PARTS)), 200, "[path]");
+    make_file(tinker->session_folder);
+    HIDDEN(post("create_session", "{}"), 503, "[path]");
+    log_close_file();
+    close_all();
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(test_names),
@@ -418,6 +549,8 @@ int main(int argc, char **argv) {
         TEST(test_told_requests_go),
         TEST(test_forgotten_requests),
         TEST(test_failed_samplers_go),
+        TEST(test_messages_without_paths),
+        TEST(test_failures_keep_paths),
     };
     begin_tests(argc, argv);
     return end_tests(cmocka_run_group_tests(tests, NULL, NULL));

@@ -38,14 +38,16 @@ double tinker_now_s(void) { return clock_now_s(); }
 
 void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) {
     char text[1400];
+    CLEANUP_STR struct str told = STR_INIT;
     struct str out = STR_INIT;
     va_list ap;
     if (!x) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    tell_without_paths(&told, text);
     js_begin(&out, NULL, '{');
-    js_put_str(&out, "detail", text);
+    js_put_str(&out, "detail", str_c(&told));
     js_end(&out, '}');
     http_reply_json(x, status, &out);
 }
@@ -434,6 +436,7 @@ struct http_front tinker_front(struct tinker *t) {
 enum status tinker_open(const struct tinker_options *o, struct serve *s, struct tinker **out, struct err *e) {
     struct tinker *t = xcalloc(1, sizeof *t);
     *out = NULL;
+    ASSERT(*o->dir == '/');
     t->o = o;
     t->completions = (int64_t)time(NULL) << 20; /* above those of the server before */
     t->serve = s;

@@ -11,10 +11,10 @@
 #include "tensor/backend.h"
 #include "train/audit.h"
 #include "train/follow.h"
+#include "train/round.h"
 
-/* Several ranks: a rank has up to WIDTH_MAX leaves of a round, which the rounds' ends even out, where the gradients of
- * all but one take at most so many floats: 1 GiB, six times an adapter of rank 32 of a 7B model. */
-enum { WIDTH_MAX = 4 };
+/* Several ranks: a rank has up to ROUND_WIDTH leaves of a round where the gradients of all but one take at most so many
+ * floats: 1 GiB, six times an adapter of rank 32 of a 7B model. */
 #define SPARE_FLOATS (INT64_C(1) << 28)
 
 enum status trainer_prepare(const struct comm *c, struct model *m, bool lora, struct err *e) {
@@ -25,7 +25,7 @@ enum status trainer_prepare(const struct comm *c, struct model *m, bool lora, st
 /* Leaves that a rank may have in a round, and room for all but one of them. */
 static enum status open_spare(struct trainer *t, const struct train_set *s, struct err *e) {
     struct backend *be = model_backend(t->model);
-    t->width = t->comm->size == 1 ? 1 : (int)i64_min(WIDTH_MAX, 1 + SPARE_FLOATS / s->n_g);
+    t->width = t->comm->size == 1 ? 1 : (int)i64_min(ROUND_WIDTH, 1 + SPARE_FLOATS / s->n_g);
     if (t->width == 1) return ST_OK;
     const int64_t bytes = (t->width - 1) * s->n_g * (int64_t)sizeof(float), have = be->mem_available(be);
     t->spare = bytes < have ? be->mem_alloc(be, (size_t)bytes) : NULL;
@@ -468,28 +468,20 @@ static enum status agree(struct trainer *t, enum status st, struct err *e) {
     if (st != ST_DEVICE || t->comm->size == 1 || model_backend(t->model)->peers != t->comm->size)
         return comm_agree(t->comm, st, e);
     const struct err first = *e;
-    return FAIL(e, ST_LOST, "rank %d: %.900s", t->comm->rank, first.msg);
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    return FAIL(e, ST_LOST, "rank %d on %s: %.900s", t->comm->rank, host, first.msg);
 }
 
 /* ---- rounds -------------------------------------------------------------------------------------------------------*/
 
-/* Who computes which of a round's n micro-batches, at most `width` a rank: the largest that is left goes to the rank
- * that has the fewest rows, so that ranks wait little for each other. With a width of 1 rank r has the r-th. */
+/* Who computes which of a round's n micro-batches, at most `width` a rank. */
 static void assign(struct arena *memory, struct micro *b, int n, int ranks, int width) {
-    int64_t *rows = arena_array(memory, int64_t, ranks);
-    int *has = arena_array(memory, int, ranks);
-    for (int r = 0; r < ranks; r++) rows[r] = has[r] = 0;
-    for (int i = 0; i < n; i++) b[i].owner = width == 1 ? i : -1;
-    for (int k = 0; k < n && width > 1; k++) {
-        int largest = -1, to = -1;
-        for (int i = 0; i < n; i++)
-            if (b[i].owner < 0 && (largest < 0 || b[i].batch.T > b[largest].batch.T)) largest = i;
-        for (int r = 0; r < ranks; r++)
-            if (has[r] < width && (to < 0 || rows[r] < rows[to])) to = r;
-        b[largest].owner = to;
-        rows[to] += b[largest].batch.T;
-        has[to]++;
-    }
+    int64_t *rows = arena_array(memory, int64_t, n);
+    int *owner = arena_array(memory, int, n);
+    for (int i = 0; i < n; i++) rows[i] = b[i].batch.T;
+    round_assign(rows, n, ranks, width, owner);
+    for (int i = 0; i < n; i++) b[i].owner = owner[i];
 }
 
 /* This rank's micro-batches of a round. Their gradients stay: the last one's in the set's slab, the others' in `spare`.

@@ -1,8 +1,14 @@
 /* A stand-in for libnccl.so.2 between processes of one machine, for the emulated device: what src/cuda/host/nccl.c
  * calls, over a socket for each pair of ranks. Sends and receives of a group are done at its end, all at once, as NCCL
- * does. Two ends that do not name the same lengths hang, as with NCCL. */
+ * does. Two ends that do not name the same lengths hang, as with NCCL.
+ *
+ * NCCL_STAND_IN_GONE has rank 1 leave in its second group. "error": the calls of its peers fail. "later": they wait as
+ * a device does, and ncclCommGetAsyncError alone says why. "silent": the process stops, and nobody says anything. Each
+ * ncclCommAbort is told on stderr. */
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +20,7 @@
 typedef struct {
     char internal[128];
 } ncclUniqueId;
-enum { OK = 0, SYSTEM = 2, RANKS = 16, CALLS = 256 };
+enum { OK = 0, SYSTEM = 2, REMOTE = 6, RANKS = 16, CALLS = 256 };
 struct call {
     char *at;
     size_t left;
@@ -23,7 +29,8 @@ struct call {
 struct ncclComm {
     int rank, size, socket[RANKS];
     struct call call[CALLS];
-    int n;
+    int n, groups;
+    atomic_int error, aborted; /* error: what ncclCommGetAsyncError says */
 };
 static struct ncclComm *grouped; /* the communicator of the open group */
 static int depth;
@@ -37,7 +44,11 @@ API int ncclGetUniqueId(ncclUniqueId *id) {
     snprintf(id->internal, sizeof id->internal, "/tmp/nccl-stand-in-%d", (int)getpid());
     return OK;
 }
-API const char *ncclGetErrorString(int rc) { return rc ? "unhandled system error" : "no error"; }
+API const char *ncclGetErrorString(int rc) {
+    return rc == REMOTE ? "remote process exited or there was a network error"
+           : rc         ? "unhandled system error"
+                        : "no error";
+}
 
 static struct sockaddr_un address(const ncclUniqueId *id, int rank) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -72,10 +83,39 @@ API int ncclCommInitRank(struct ncclComm **out, int size, ncclUniqueId id, int r
     return OK;
 }
 API int ncclCommDestroy(struct ncclComm *c) {
+    if (c->aborted) abort();
     for (int r = 0; r < c->size; r++)
         if (r != c->rank) close(c->socket[r]);
     free(c);
     return OK;
+}
+
+static void hang_up(const struct ncclComm *c) {
+    for (int r = 0; r < c->size; r++)
+        if (r != c->rank) shutdown(c->socket[r], SHUT_RDWR);
+}
+
+/* Ends calls that wait, from another thread. The communicator is not freed, so that a call behind it is seen. */
+API int ncclCommAbort(struct ncclComm *c) {
+    fprintf(stderr, "ncclCommAbort of rank %d\n", c->rank);
+    c->aborted = 1;
+    hang_up(c);
+    return OK;
+}
+API int ncclCommGetAsyncError(struct ncclComm *c, int *error) {
+    if (c->aborted) abort();
+    *error = c->error;
+    return OK;
+}
+
+static int gone(const char *how) {
+    const char *wanted = getenv("NCCL_STAND_IN_GONE");
+    return wanted && (!how || strcmp(wanted, how) == 0);
+}
+static void leave(const struct ncclComm *c) {
+    if (gone("silent")) raise(SIGSTOP);
+    hang_up(c);
+    for (;;) pause();
 }
 
 /* As many bytes of a call as go now. False: the other side is gone. */
@@ -89,7 +129,8 @@ static int move(const struct ncclComm *c, struct call *x) {
 
 /* Calls of one direction and peer keep their order. */
 static int run(struct ncclComm *c) {
-    for (int left = 1; left;) {
+    if (gone(NULL) && c->rank == 1 && ++c->groups == 2) leave(c);
+    for (int left = 1; left && !c->aborted;) {
         struct pollfd fd[CALLS];
         int n = 0;
         left = 0;
@@ -100,7 +141,11 @@ static int run(struct ncclComm *c) {
             for (int k = 0; k < i; k++)
                 first &= !c->call[k].left || c->call[k].peer != c->call[i].peer || c->call[k].out != c->call[i].out;
             if (!first) continue;
-            if (!move(c, &c->call[i])) return SYSTEM;
+            if (!move(c, &c->call[i])) {
+                if (!gone("later")) return SYSTEM;
+                c->error = REMOTE;
+                usleep(10000);
+            }
             fd[n++] = (struct pollfd){c->socket[c->call[i].peer], c->call[i].out ? POLLOUT : POLLIN, 0};
         }
         if (left) poll(fd, (nfds_t)n, 100);
@@ -109,6 +154,7 @@ static int run(struct ncclComm *c) {
     return OK;
 }
 static int add(struct ncclComm *c, void *p, size_t n, int type, int peer, int out) {
+    if (c->aborted) abort();
     if (type != 0 || c->n == CALLS || peer < 0 || peer >= c->size || peer == c->rank) return SYSTEM;
     c->call[c->n++] = (struct call){p, n, peer, out};
     grouped = c;

@@ -27,7 +27,7 @@ for mpi in openmpi mpich; do
     done
     run 3 "$program" fail 1 >"$tmp/fail" 2>&1
     check "$mpi: a failure of one is everybody's, with its message" bash -c \
-        "[ $? != 0 ] && [ \$(grep -c 'rank 1: the disk is full' '$tmp/fail') = 2 ]"
+        "[ $? != 0 ] && [ \$(grep -c 'rank 1 on .*: the disk is full' '$tmp/fail') = 2 ]"
     run 3 "$program" die 1 >"$tmp/die" 2>&1
     check "$mpi: a rank that is killed ends the job" test $? != 0
     for stopped in 1 0; do
@@ -55,6 +55,18 @@ if [ -n "$found" ]; then
         check "sums over 3 devices by NCCL's calls" bash -c "[ $? = 0 ] && grep -q '^3 ranks, by NCCL$' '$tmp/nccl'"
         KERNELRL_NCCL=none run 3 "$fold" cuda >"$tmp/staged" 2>&1
         check "and without NCCL" bash -c "[ $? = 0 ] && grep -q '^3 ranks, by host memory: libnccl' '$tmp/staged'"
+        # Rank 1 leaves in the middle of an exchange: its peer gives up NCCL's communicator, once, and the job ends in time.
+        gone() { # HOW TEXT: so long for a peer that says nothing, and 10 s
+            local begin=$SECONDS seconds=3
+            NCCL_STAND_IN_GONE=$1 KERNELRL_NCCL=$PWD/$stand_in run 2 "$fold" cuda 0 $seconds >"$tmp/gone" 2>&1
+            local status=$?
+            cat "$tmp/gone"
+            [ $status = 75 ] && [ $((SECONDS - begin)) -le $((seconds + 10)) ] && grep -q "$2" "$tmp/gone" &&
+                [ "$(grep -c '^ncclCommAbort of rank 0$' "$tmp/gone")" = 1 ]
+        }
+        check "an exchange that fails gives up NCCL and ends the job" gone error 'NCCL: unhandled system error'
+        check "so does one of which NCCL says later that it failed" gone later 'NCCL: remote process exited'
+        check "so does one that never ends, when its peer is silent" gone silent 'rank 1 on .* is lost: not heard of for'
         unset KERNELRL_CUDA_PLUGIN KERNELRL_EMULATE_DEVICES
     else
         skip "sums over devices" "g++ is not installed"

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/pool.h"
-#include "base/rng.h"
 #include "bench/onpolicy.h"
+#include "rank_texts.h"
 #include "ranks/ranks.h"
 #include "tensor/backend.h"
 
@@ -43,23 +43,8 @@ static void spoil(void *ctx, float *leaf, int64_t n) {
 
 static enum status train(struct trainer *t, int32_t V) {
     const struct train_call call = {.loss.kind = LOSS_CROSS_ENTROPY, .step = 12};
-    struct datum d[TEXTS];
     struct train_stats stats = {0};
-    static int32_t ids[TEXTS][TEXT + 1];
-    static float weights[TEXT];
-    for (int k = 0; k < TEXT; k++) weights[k] = 1;
-    for (int i = 0; i < TEXTS; i++) {
-        struct rng r = rng_make(3, (uint64_t)i);
-        for (int k = 0; k <= TEXT; k++) ids[i][k] = (int32_t)rng_below(&r, (uint64_t)V);
-        d[i] = (struct datum){.ids = ids[i],
-                              .n = TEXT,
-                              .prompt = 1,
-                              .end = TEXT,
-                              .targets = ids[i] + 1,
-                              .weights = weights,
-                              .scale = 1.0 / (TEXTS * TEXT)};
-    }
-    return train_accumulate(t, &call, d, TEXTS, &stats, &e);
+    return train_accumulate(t, &call, rank_texts(3, TEXTS, TEXT, V), TEXTS, &stats, &e);
 }
 
 int main(int argc, char **argv) {

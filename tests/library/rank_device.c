@@ -9,8 +9,8 @@
 
 #include "base/hash.h"
 #include "base/pool.h"
-#include "base/rng.h"
 #include "bench/onpolicy.h"
+#include "rank_texts.h"
 #include "ranks/ranks.h"
 #include "tensor/backend.h"
 
@@ -38,23 +38,9 @@ static enum status failing_sync(struct backend *be, struct err *why) {
 static enum status step(struct trainer *t, int32_t V, int number) {
     const struct train_call call = {.loss.kind = LOSS_CROSS_ENTROPY, .step = number};
     const struct adamw_config adam = {.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
-    struct datum d[TEXTS];
+    const struct datum *d = rank_texts((uint64_t)number, TEXTS, TEXT, V);
     struct train_stats stats = {0};
-    static int32_t ids[TEXTS][TEXT + 1];
-    static float weights[TEXT];
     double norm;
-    for (int k = 0; k < TEXT; k++) weights[k] = 1;
-    for (int i = 0; i < TEXTS; i++) {
-        struct rng r = rng_make((uint64_t)number, (uint64_t)i);
-        for (int k = 0; k <= TEXT; k++) ids[i][k] = (int32_t)rng_below(&r, (uint64_t)V);
-        d[i] = (struct datum){.ids = ids[i],
-                              .n = TEXT,
-                              .prompt = 1,
-                              .end = TEXT,
-                              .targets = ids[i] + 1,
-                              .weights = weights,
-                              .scale = 1.0 / (TEXTS * TEXT)};
-    }
     TRY(train_accumulate(t, &call, d, TEXTS, &stats, &e));
     return train_optimizer_step(t, &adam, 1, number, &norm, &e);
 }
@@ -115,7 +101,7 @@ int main(int argc, char **argv) {
     left = -1;
     const int undisturbed = train(c, be, argv[1], lora, 0, whole);
     MUST(c->rank != 0 || undisturbed == STEPS);
-    snprintf(name, sizeof name, "rank %d: ", bad);
+    snprintf(name, sizeof name, "rank %d on ", bad);
     for (long at = 1;; at++) {
         const int steps = train(c, be, argv[1], lora, c->rank == bad ? at : 0, hash);
         int64_t failed = c->rank == bad && left == 0; /* false: there are not so many syncs */

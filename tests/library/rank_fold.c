@@ -1,6 +1,7 @@
-/* Sums of gradients over ranks: `mpirun -n N rank_fold DEVICE [FLOATS]`. With FLOATS rank 0 prints how long a round and
- * the end of a sum of so many take. Otherwise every rank compares the sum with one that is made in the order of the
- * leaves on the host, bit by bit, for several lengths, owners in any order, and calls in which some ranks have none. */
+/* Sums of gradients over ranks: `mpirun -n N rank_fold DEVICE [FLOATS [SECONDS]]`. With FLOATS above 0 rank 0 prints
+ * how long a round and the end of a sum of so many take. Every rank compares the sum with one that is made in the order
+ * of the leaves on the host, bit by bit, for several lengths, owners in any order, and calls in which some ranks have
+ * none. A device that fails ends the job as it does in a trainer. SECONDS is the time-out of a peer. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +15,12 @@
 
 enum { LEAVES = 7, RANKS_MAX = 16 };
 static struct err e;
+static struct comm *job;
 
 static void must(bool x, const char *what, int line) {
     if (x) return;
     fprintf(stderr, "tests/library/rank_fold.c:%d: %s (%s)\n", line, what, e.msg);
+    if (job && e.code == ST_DEVICE) job->abort(job, COMM_LOST_EXIT);
     exit(1);
 }
 #define MUST(x) must((x), #x, __LINE__)
@@ -111,16 +114,19 @@ int main(int argc, char **argv) {
     else
         snprintf(device, sizeof device, "%s", argv[1]);
     MUST(backend_open(device, pool, &be, &e) == ST_OK);
-    MUST(comm_open("auto", NULL, &c, &e) == ST_OK);
+    const struct comm_options o = {.peer_timeout_s = argc > 3 ? strtod(argv[3], NULL) : 0};
+    MUST(comm_open("auto", &o, &c, &e) == ST_OK);
+    job = c;
     ranks_fingerprint(be, &mine);
     MUST(ranks_compare(c, &mine, &e) == ST_OK);
     MUST(ranks_join_devices(c, be, &how, &e) == ST_OK);
-    if (argc > 2) time_it(c, be, strtoll(argv[2], NULL, 10));
+    const int64_t timed = argc > 2 ? strtoll(argv[2], NULL, 10) : 0;
+    if (timed > 0) time_it(c, be, timed);
     static const int64_t lengths[] = {1, 1024, 5 * 1024 + 7, 300007};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) compare(c, be, lengths[i]);
     if (c->rank == 0) printf("%d ranks, by %.40s\n", c->size, how.len ? how.p : "nothing");
-    be->close(be);
     comm_close(c);
+    be->close(be);
     pool_destroy(pool);
     return 0;
 }

@@ -363,7 +363,7 @@ static enum status first_error(struct backend *be, struct err *e) {
 
 static enum status cuda_sync(struct backend *be, struct err *e) {
     struct cuda_backend *c = begin(be, "sync");
-    return c && results_deliver(c, "sync") ? ST_OK : first_error(be, e);
+    return c && results_deliver(c, "sync") && nccl_whole(c) ? ST_OK : first_error(be, e);
 }
 
 static enum status cuda_collect(struct backend *be, struct err *e) {
@@ -896,6 +896,7 @@ static const struct backend table = {
     .peers_id = nccl_id,
     .peers_join = nccl_join,
     .peers_exchange = nccl_exchange,
+    .peers_end = nccl_end,
     .experts = &cuda_experts,
 };
 

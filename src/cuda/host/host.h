@@ -287,6 +287,9 @@ bool nccl_id(struct backend *be, void *id, char *why, size_t why_bytes);
 bool nccl_join(struct backend *be, const void *id, int rank, int size, char *why, size_t why_bytes);
 void nccl_exchange(struct backend *be, const void *from, const struct byte_span *out, void *to,
                    const struct byte_span *in);
+void nccl_end(struct backend *be);
+/* False, with the error kept, when exchanges have ended early: what they brought is none. */
+bool nccl_whole(struct cuda_backend *c);
 void nccl_close(struct cuda_backend *c);
 
 /* bf16/ops.c: the ops for weights of DT_BF16 and operands in bfloat16. */

@@ -2,8 +2,10 @@
  * added by our own kernels, in an order that NCCL's algorithms have no part in. */
 #include <dlfcn.h>
 #include <glob.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda/host/host.h"
 
@@ -12,16 +14,23 @@ typedef struct {
     char internal[PEERS_ID_BYTES];
 } nccl_group;
 typedef struct ncclComm *nccl_comm;
-enum { NCCL_INT8 = 0, NCCL_OLDEST = 2700 };
+enum { NCCL_INT8 = 0, NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7, NCCL_OLDEST = 2700 };
 
 struct nccl {
     void *library;
     nccl_comm comm;
     int rank, size, version;
+    /* A peer that is gone leaves exchanges waiting on the device, or the host in a call, for good. NCCL says so to who
+     * asks, and the watching thread asks. `ended`, under the lock: the error for which the communicator was aborted; 0:
+     * it lives. */
+    pthread_t watch;
+    bool watched, closing; /* closing, under the lock: true: nobody needs the watch any more */
+    pthread_mutex_t lock;
+    int ended;
     int (*get_version)(int *);
     int (*get_id)(nccl_group *);
     int (*init)(nccl_comm *, int, nccl_group, int);
-    int (*destroy)(nccl_comm);
+    int (*destroy)(nccl_comm), (*abort)(nccl_comm), (*async_error)(nccl_comm, int *);
     int (*group_start)(void), (*group_end)(void);
     int (*send)(const void *, size_t, int, int, nccl_comm, struct CUstream_st *);
     int (*recv)(void *, size_t, int, int, nccl_comm, struct CUstream_st *);
@@ -37,6 +46,8 @@ static bool symbol(void *library, const char *name, void *to) {
 static bool symbols(struct nccl *n) {
     return symbol(n->library, "ncclGetVersion", &n->get_version) && symbol(n->library, "ncclGetUniqueId", &n->get_id) &&
            symbol(n->library, "ncclCommInitRank", &n->init) && symbol(n->library, "ncclCommDestroy", &n->destroy) &&
+           symbol(n->library, "ncclCommAbort", &n->abort) &&
+           symbol(n->library, "ncclCommGetAsyncError", &n->async_error) &&
            symbol(n->library, "ncclGroupStart", &n->group_start) && symbol(n->library, "ncclGroupEnd", &n->group_end) &&
            symbol(n->library, "ncclSend", &n->send) && symbol(n->library, "ncclRecv", &n->recv) &&
            symbol(n->library, "ncclGetErrorString", &n->error);
@@ -68,6 +79,7 @@ static void *open_library(void) {
 static struct nccl *nccl_of(struct cuda_backend *c, char *why, size_t why_bytes) {
     if (c->nccl) return c->nccl;
     struct nccl *n = xcalloc(1, sizeof *n);
+    pthread_mutex_init(&n->lock, NULL);
     n->library = open_library();
     if (!n->library)
         snprintf(why, why_bytes, "libnccl.so.2 is not installed (KERNELRL_NCCL may name it)");
@@ -88,6 +100,57 @@ bool nccl_id(struct backend *be, void *id, char *why, size_t why_bytes) {
     return rc == 0;
 }
 
+/* ---- the end of exchanges, also of those that wait ----------------------------------------------------------------*/
+
+static int ended(struct nccl *n) {
+    pthread_mutex_lock(&n->lock);
+    const int why = n->ended;
+    pthread_mutex_unlock(&n->lock);
+    return why;
+}
+
+/* Once, for the first reason that there is. Any thread's: NCCL allows it while another one waits in a call. */
+static void end(struct nccl *n, int why) {
+    pthread_mutex_lock(&n->lock);
+    const bool first = !n->ended;
+    if (first) n->ended = why;
+    pthread_mutex_unlock(&n->lock);
+    if (first) n->abort(n->comm);
+}
+
+static void *watch(void *ctx) {
+    const struct timespec nap = {.tv_nsec = 50000000};
+    struct nccl *n = ctx;
+    for (bool over = false; !over; nanosleep(&nap, NULL)) {
+        int error = 0;
+        pthread_mutex_lock(&n->lock);
+        over = n->closing || n->ended;
+        if (!over && n->async_error(n->comm, &error) != 0) error = 0; /* it cannot say */
+        pthread_mutex_unlock(&n->lock);
+        if (error != 0 && error != NCCL_IN_PROGRESS) end(n, error);
+    }
+    return NULL;
+}
+
+void nccl_end(struct backend *be) {
+    struct nccl *n = ((struct cuda_backend *)be)->nccl;
+    if (n && n->watched) end(n, NCCL_REMOTE_ERROR);
+}
+
+static void refuse(struct cuda_backend *c, int rc) {
+    char why[200];
+    snprintf(why, sizeof why, "NCCL: %s", c->nccl->error(rc));
+    cuda_refuse(c, "peers_exchange", why);
+}
+
+bool nccl_whole(struct cuda_backend *c) {
+    const int why = c->nccl ? ended(c->nccl) : 0;
+    if (why != 0) refuse(c, why);
+    return why == 0;
+}
+
+/* ---- exchanges ----------------------------------------------------------------------------------------------------*/
+
 bool nccl_join(struct backend *be, const void *id, int rank, int size, char *why, size_t why_bytes) {
     struct cuda_backend *c = (struct cuda_backend *)be;
     nccl_group group;
@@ -97,6 +160,11 @@ bool nccl_join(struct backend *be, const void *id, int rank, int size, char *why
     const int rc = n->init(&n->comm, size, group, rank);
     if (rc != 0) {
         snprintf(why, why_bytes, "NCCL %d: rank %d of %d: %s", n->version, rank, size, n->error(rc));
+        return false;
+    }
+    n->watched = pthread_create(&n->watch, NULL, watch, n) == 0;
+    if (!n->watched) {
+        snprintf(why, why_bytes, "NCCL: no thread can be made");
         return false;
     }
     n->rank = rank;
@@ -110,20 +178,31 @@ void nccl_exchange(struct backend *be, const void *from, const struct byte_span 
     struct cuda_backend *c = cuda_begin(be, "peers_exchange");
     if (!c) return;
     struct nccl *n = c->nccl;
+    if (!nccl_whole(c)) return;
     int rc = n->group_start();
     for (int r = 0; r < n->size && rc == 0; r++) {
         if (r == n->rank) continue;
         if (out[r].n > 0) rc = n->send((const char *)from + out[r].at, out[r].n, NCCL_INT8, r, n->comm, c->stream);
         if (in[r].n > 0 && rc == 0) rc = n->recv((char *)to + in[r].at, in[r].n, NCCL_INT8, r, n->comm, c->stream);
     }
-    const int end = n->group_end();
-    if (rc == 0) rc = end;
-    if (rc != 0) cuda_refuse(c, "peers_exchange", n->error(rc));
+    const int last = n->group_end();
+    if (rc == 0) rc = last;
+    if (rc == 0) return;
+    end(n, rc); /* so that the peers do not wait for this rank */
+    refuse(c, rc);
 }
 
 void nccl_close(struct cuda_backend *c) {
-    if (!c->nccl) return;
-    if (c->nccl->comm) c->nccl->destroy(c->nccl->comm);
-    free(c->nccl);
+    struct nccl *n = c->nccl;
+    if (!n) return;
+    if (n->watched) {
+        pthread_mutex_lock(&n->lock);
+        n->closing = true;
+        pthread_mutex_unlock(&n->lock);
+        pthread_join(n->watch, NULL);
+    }
+    if (n->comm && !n->ended) n->destroy(n->comm);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
     c->nccl = NULL;
 }

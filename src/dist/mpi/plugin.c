@@ -173,15 +173,19 @@ static void *end_anyway(void *exit_status) {
     _exit((int)(intptr_t)exit_status);
 }
 
-/* MPI_Abort asks the launcher to end all ranks. It may wait for one that is gone, so that this process does not count
- * on its return. */
-static void mpi_abort(struct comm *c, int exit_status) {
+/* Ends this process, with a word to the launcher where it shall end all ranks. Both that word and what stops waiting
+ * may wait for a rank that is gone, so that the process does not count on their return. */
+static void end_process(struct comm *c, int exit_status, bool all) {
     pthread_t thread;
     fflush(NULL);
-    if (pthread_create(&thread, NULL, end_anyway, (void *)(intptr_t)exit_status) == 0)
-        MPI_Abort(of(c)->world, exit_status);
+    if (pthread_create(&thread, NULL, end_anyway, (void *)(intptr_t)exit_status) == 0) {
+        if (c->stop_waiting) c->stop_waiting(c->stop_waiting_ctx);
+        if (all) MPI_Abort(of(c)->world, exit_status);
+    }
     _exit(exit_status);
 }
+
+static void mpi_abort(struct comm *c, int exit_status) { end_process(c, exit_status, true); }
 
 /* ---- who is alive -------------------------------------------------------------------------------------------------*/
 
@@ -224,7 +228,7 @@ static bool hear(struct mpi_comm *m, double *heard) {
         if (!flag) return true;
         if (MPI_Recv(&sign, 1, MPI_INT32_T, s.MPI_SOURCE, TAG_ALIVE, m->pulse, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return false;
-        if (sign >= SIGN_LOST) _exit(COMM_LOST_EXIT); /* rank 0 has said why */
+        if (sign >= SIGN_LOST) end_process(&m->c, COMM_LOST_EXIT, false); /* rank 0 has said why */
         heard[s.MPI_SOURCE] = sign == SIGN_LAST ? (double)INFINITY : clock_now_s();
     }
 }

@@ -3,7 +3,8 @@
  * sanitizer) accesses out of bounds; it cannot find races, and says nothing about speed. With KERNELRL_EMULATE_LATE=1
  * work is put off until the host waits for it, as late as a device may be: what the host overwrites too early shows.
  * KERNELRL_EMULATE_FAULT makes it a device with a fault: none (there is none), driver (too old a driver), busy (another
- * process's), memory (others have taken it), image (it has no kernels for it), launch (the next kernel breaks it). */
+ * process's), memory (others have taken it), image (it has no kernels for it), launch (the next kernel breaks it, from
+ * when there is the file KERNELRL_EMULATE_FAULT_FILE, where it names one). */
 #ifndef KERNELRL_EMULATE_CUDA_RUNTIME_API_H
 #define KERNELRL_EMULATE_CUDA_RUNTIME_API_H
 
