@@ -1,6 +1,6 @@
 """How long a short request waits while another client sends large bodies: `tinker_delay.py PORT`, on the port of a
-`kernelrl serve --model models/tiny --tinker DIR --max-body 67108864`. No call is computed: each waits for one in front of
-it, or asks for too long an answer. For each kind of body it prints the longest delays, one for each body, in ms."""
+`kernelrl serve --model models/tiny --tinker DIR --max-body 67108864`. No call is computed: each waits for one in front
+of it, or asks for too long an answer. For each kind of body it prints the longest delays, one for each body, in ms."""
 
 import http.client
 import json

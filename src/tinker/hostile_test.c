@@ -408,12 +408,12 @@ static void test_failed_samplers_go(void **state) {
 
 static sem_t may_read;
 
-static void read_slowly(struct reading *r) {
+static void read_slowly(struct call_reading *r) {
     (void)r;
     while (sem_wait(&may_read) != 0) {}
 }
 
-static void say_read(struct reading *r) { reply_empty(r->in.x); }
+static void say_read(struct call_reading *r) { reply_empty(r->in.x); }
 
 static void slow_begin(void *t, struct http_exchange *x) {
     (void)t;

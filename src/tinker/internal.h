@@ -90,15 +90,15 @@ struct incoming {
 
 /* A call whose body may be large. It is read aside (serve/work.h), so that nobody waits for it but its client, and then
  * taken on by the server's thread. Calls of one model may overtake each other so: their numbers say the order. */
-struct reading {
+struct call_reading {
     struct work work;
     struct tinker *t;
     struct incoming in; /* the body is in `body`, or the caller's */
     bool packed;        /* true: the body that comes is packed with zstd */
     int32_t vocab;      /* of the model */
     int64_t max_tokens;
-    void (*read)(struct reading *r); /* any thread: reads r->in, and uses nothing of r->t */
-    void (*take)(struct reading *r); /* the server's thread, where `refused` is 0 */
+    void (*read)(struct call_reading *r); /* any thread: reads r->in, and uses nothing of r->t */
+    void (*take)(struct call_reading *r); /* the server's thread, where `refused` is 0 */
     /* What was read. */
     struct str body; /* unpacked */
     int refused;     /* 0, or the HTTP status of a body that says nothing of a call; `err` says why */
@@ -445,13 +445,13 @@ void store_sample_over(const struct tinker *t, const struct future *f);
 
 /* ---- reading.c ---- */
 /* Reads the body of x and takes it on, at once or later. The route has reading_event and reading_end. */
-void reading_begin(struct tinker *t, struct http_exchange *x, enum call_kind kind, void (*read)(struct reading *r),
-                   void (*take)(struct reading *r));
+void reading_begin(struct tinker *t, struct http_exchange *x, enum call_kind kind, void (*read)(struct call_reading *r),
+                   void (*take)(struct call_reading *r));
 void reading_event(void *tinker, struct http_exchange *x, enum http_event e);
 void reading_end(void *tinker, struct http_exchange *x);
 /* Does the same at once for a call of the store. */
-void reading_now(struct tinker *t, const struct incoming *in, void (*read)(struct reading *r),
-                 void (*take)(struct reading *r));
+void reading_now(struct tinker *t, const struct incoming *in, void (*read)(struct call_reading *r),
+                 void (*take)(struct call_reading *r));
 
 /* ---- runs.c ---- */
 void run_take(struct tinker *t, const struct incoming *in);

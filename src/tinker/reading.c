@@ -8,8 +8,8 @@
 
 enum { MAX_UNPACKED = 64 << 20 };
 
-static void prepare(struct reading *r, struct tinker *t, void (*read)(struct reading *r),
-                    void (*take)(struct reading *r)) {
+static void prepare(struct call_reading *r, struct tinker *t, void (*read)(struct call_reading *r),
+                    void (*take)(struct call_reading *r)) {
     const struct model_config *c = model_cfg(model_thread_policy(t->thread)->model);
     r->t = t;
     r->vocab = c->V;
@@ -18,39 +18,39 @@ static void prepare(struct reading *r, struct tinker *t, void (*read)(struct rea
     r->take = take;
 }
 
-static void look(struct reading *r) {
+static void look(struct call_reading *r) {
     r->read(r);
     if (!r->refused) r->content = digest_of(r->in.body, r->in.n);
 }
 
-static void take(struct reading *r) {
+static void take(struct call_reading *r) {
     if (r->refused)
         reply_detail(r->in.x, r->refused, "%s", r->err.msg);
     else
         r->take(r);
 }
 
-static void free_read(struct reading *r) {
+static void free_read(struct call_reading *r) {
     str_free(&r->body);
     arena_free(&r->mem);
 }
 
-void reading_now(struct tinker *t, const struct incoming *in, void (*read)(struct reading *r),
-                 void (*take_on)(struct reading *r)) {
-    struct reading r = {.in = *in};
+void reading_now(struct tinker *t, const struct incoming *in, void (*read)(struct call_reading *r),
+                 void (*take_on)(struct call_reading *r)) {
+    struct call_reading r = {.in = *in};
     prepare(&r, t, read, take_on);
     look(&r);
     take(&r);
     free_read(&r);
 }
 
-static struct reading *of_work(struct work *w) {
-    return (struct reading *)(void *)((char *)w - offsetof(struct reading, work));
+static struct call_reading *of_work(struct work *w) {
+    return (struct call_reading *)(void *)((char *)w - offsetof(struct call_reading, work));
 }
 
 /* Any thread. */
 static void run_work(struct work *w, struct tokenizer *tok) {
-    struct reading *r = of_work(w);
+    struct call_reading *r = of_work(w);
     (void)tok;
     if (!r->packed) {
         r->body = w->body;
@@ -65,7 +65,7 @@ static void run_work(struct work *w, struct tokenizer *tok) {
 }
 
 static void work_done(struct work *w) {
-    struct reading *r = of_work(w);
+    struct call_reading *r = of_work(w);
     if (w->x) {
         take(r);
     } else { /* its client has left; the server may have gone, too */
@@ -74,15 +74,15 @@ static void work_done(struct work *w) {
     }
 }
 
-void reading_begin(struct tinker *t, struct http_exchange *x, enum call_kind kind, void (*read)(struct reading *r),
-                   void (*take_on)(struct reading *r)) {
+void reading_begin(struct tinker *t, struct http_exchange *x, enum call_kind kind, void (*read)(struct call_reading *r),
+                   void (*take_on)(struct call_reading *r)) {
     const char *encoding = http_header(x, "content-encoding");
     const bool packed = encoding && strcmp(encoding, "identity") != 0;
     if (packed && strcmp(encoding, "zstd") != 0) {
         reply_detail(x, 415, "content-encoding: only zstd is supported here");
         return;
     }
-    struct reading *r = xcalloc(1, sizeof *r);
+    struct call_reading *r = xcalloc(1, sizeof *r);
     r->work = (struct work){.run = run_work, .done = work_done, .aside = packed};
     r->in = (struct incoming){.x = x, .kind = kind};
     r->packed = packed;
@@ -97,7 +97,7 @@ void reading_event(void *tinker, struct http_exchange *x, enum http_event e) {
 }
 
 void reading_end(void *tinker, struct http_exchange *x) {
-    struct reading *r = http_state(x);
+    struct call_reading *r = http_state(x);
     (void)tinker;
     if (!r || !work_end(&r->work)) return;
     free_read(r);

@@ -145,7 +145,7 @@ static struct tinker_run *run_of(struct tinker *t, struct http_exchange *x, cons
 
 /* ---- forward_backward ---------------------------------------------------------------------------------------------*/
 
-static void read_training(struct reading *r) {
+static void read_training(struct call_reading *r) {
     r->status = wire_read_training(r->in.body, r->in.n, &r->mem, &r->training, &r->err);
     if (r->status == ST_OK)
         r->status = datums_make(&r->training, r->vocab, r->max_tokens, &r->mem, &r->datums, &r->err);
@@ -154,7 +154,7 @@ static void read_training(struct reading *r) {
     r->refused = 400;
 }
 
-static void take_training(struct reading *g) {
+static void take_training(struct call_reading *g) {
     struct tinker *t = g->t;
     const struct wire_training *q = &g->training;
     struct tinker_run *r = run_of(t, g->in.x, q->model_id);

@@ -495,7 +495,7 @@ static bool is_too_much(const struct tinker *t, const struct tinker_tenant *b, s
 }
 
 /* The future of a request; NULL: x has its reply. */
-static struct future *accept(struct tinker *t, const struct reading *r, struct tinker_sampler *m,
+static struct future *accept(struct tinker *t, const struct call_reading *r, struct tinker_sampler *m,
                              const struct call_sample *c) {
     struct http_exchange *x = r->in.x;
     CLEANUP_STR struct str id = STR_INIT;
@@ -529,7 +529,7 @@ static void count_waiting(struct sampling *q) {
     b->held_bytes += q->bytes;
 }
 
-static void read_sample(struct reading *r) {
+static void read_sample(struct call_reading *r) {
     CLEANUP_JSON json_t *j;
     r->status = read_json(&r->in, &j, &r->err);
     if (r->status == ST_PARSE) r->refused = 400;
@@ -539,7 +539,7 @@ static void read_sample(struct reading *r) {
     if (r->status != ST_OK && r->status != ST_UNSUPPORTED) r->refused = 422;
 }
 
-static void take_sample(struct reading *r) {
+static void take_sample(struct call_reading *r) {
     struct tinker *t = r->t;
     struct http_exchange *x = r->in.x;
     struct sampling *q = xcalloc(1, sizeof *q);
