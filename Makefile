@@ -55,7 +55,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false 
 NATS_LIB := $(if $(wildcard /usr/include/nats/nats.h),$(BUILD)/libkernelrl_nats.so)
 
 .DEFAULT_GOAL := build
-.PHONY: build all bundle wheel deb image install uninstall cuda setup demo test test-clients test-faults test-packages test-cheats test-fast test-cuda doctor fmt configuration tidy fuzz bench experiments embedded-model clean help
+.PHONY: build all bundle wheel deb image install uninstall cuda setup demo test test-long test-clients test-faults test-packages test-cheats test-fast test-cuda doctor fmt configuration tidy fuzz bench experiments embedded-model clean help
 build: $(BIN) $(RUN_BIN) $(MPI_LIB) $(NATS_LIB) $(if $(NVCC),$(if $(SAN),,$(CUDA_LIB))) ## build the program (default)
 all: build $(TOOL_BIN) $(BENCH_BIN)
 
@@ -183,8 +183,10 @@ setup: ## install the missing system packages (root or sudo), or list them
 	@tools/setup
 demo: ## set up, build, then train the embedded model and show it learning; DEVICE=cuda: on a GPU
 	@tools/setup && $(MAKE) --no-print-directory -j$$(nproc) build && tools/demo
-test: ## set up, build, run every test
+test: ## set up, build, run the tests but the long ones
 	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run
+test-long: ## set up, build, then the tests that take longest: two thirds of the work
+	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run --long
 test-clients: ## set up and build, then files and modules of other programs, newest releases (6 GB of packages)
 	@tools/setup clients && $(MAKE) --no-print-directory -j$$(nproc) build && \
 	    KERNELRL_PYTHON=$${KERNELRL_PYTHON:-$$PWD/.venv-clients/bin/python} tests/run --clients

@@ -80,7 +80,7 @@ void work_begin(struct work *w, struct serve *s, struct http_exchange *x) {
     w->s = s;
     w->x = x;
     http_take_body(x, &w->body);
-    if (w->body.len <= WORK_AT_ONCE_BYTES) {
+    if (w->body.len <= WORK_AT_ONCE_BYTES && !w->aside) {
         w->run(w, model_thread_policy(s->thread)->tok);
         finish(w);
         return;
@@ -92,8 +92,23 @@ void work_begin(struct work *w, struct serve *s, struct http_exchange *x) {
     pthread_mutex_unlock(&t->lock);
 }
 
+/* Takes it back from the thread, where that has not begun with it. */
+static bool take_back(struct work_thread *t, struct work *w) {
+    pthread_mutex_lock(&t->lock);
+    struct work **at = &t->todo.first;
+    while (*at && *at != w) at = &(*at)->next;
+    const bool found = *at != NULL;
+    if (found && !(*at = w->next)) t->todo.end = at;
+    pthread_mutex_unlock(&t->lock);
+    return found;
+}
+
 bool work_end(struct work *w) {
     w->x = NULL;
+    if (w->pending && take_back(w->s->worker, w)) {
+        w->pending = false;
+        str_free(&w->body);
+    }
     return !w->pending;
 }
 

@@ -19,6 +19,7 @@ struct work {
     struct serve *s;
     struct http_exchange *x;
     struct str body;
+    bool aside;   /* true: the body goes to the thread whatever its size, since it is packed */
     bool pending; /* true: begun and not done */
     struct work *next;
 };
@@ -26,7 +27,7 @@ enum { WORK_AT_ONCE_BYTES = 32 << 10 };
 
 /* Takes the body of x and works on it; done() may have been called when this returns. */
 void work_begin(struct work *w, struct serve *s, struct http_exchange *x);
-/* The exchange has ended. False: the work is pending, and its done() will be called with no exchange. */
+/* The exchange has ended. False: the thread has begun with the work, and its done() will be called with no exchange. */
 bool work_end(struct work *w);
 
 enum status work_thread_start(struct serve *s, struct work_thread **out, struct err *e) MUST_USE;

@@ -337,6 +337,7 @@ enum status call_read_sample(const json_t *j, struct arena *a, struct call_sampl
         return FAIL(e, ST_PARSE,
                     "body: sampling_session_id is missing: base_model and model_path alone are the form of "
                     "old clients");
+    out->sampler_id = arena_strdup(a, out->sampler_id);
     TRY(js_get_i64(j, body, "seq_id", &out->seq_id, e));
     TRY(js_opt_i64(j, body, "num_samples", &out->n_samples, e));
     TRY(in_range("num_samples", out->n_samples, 1, CALL_MAX_SAMPLES, e));

@@ -103,7 +103,7 @@ struct call_sample {
     int64_t n_listed, n_targets;
     int64_t *target_crow, *target_col; /* or NULL */
 };
-/* All but sampler_id lies in the arena. */
+/* All that *out points to lies in the arena. */
 enum status call_read_sample(const json_t *j, struct arena *a, struct call_sample *out, struct err *e) MUST_USE;
 
 /* tinker://RUN/KIND/NAME */

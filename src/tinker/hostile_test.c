@@ -1,6 +1,7 @@
 /* Clients that mean harm, and calls that come at a bad moment: what one of them can take is bounded, names are what
  * they seem, and what is not one's any more cannot be fetched. */
 #include <math.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -403,6 +404,93 @@ static void test_failed_samplers_go(void **state) {
     close_all();
 }
 
+/* ---- large bodies -------------------------------------------------------------------------------------------------*/
+
+static sem_t may_read;
+
+static void read_slowly(struct call_reading *r) {
+    (void)r;
+    while (sem_wait(&may_read) != 0) {}
+}
+
+static void say_read(struct call_reading *r) { reply_empty(r->in.x); }
+
+static void slow_begin(void *t, struct http_exchange *x) {
+    (void)t;
+    reading_begin(tinker, x, CALL_TRAIN, read_slowly, say_read);
+}
+
+/* Sends the body of a call, and does not wait for the reply. */
+static int send_training(const char *model, int seq, const struct asked_batch *b) {
+    CLEANUP_STR struct str s = training_body(model, seq, b);
+    const int fd = join();
+    assert_true(s.len > WORK_AT_ONCE_BYTES);
+    send_all(fd, "POST", "forward_backward", PROTO_HEADER, s.p, s.len);
+    return fd;
+}
+
+/* While a large body is read others have their answers; so has a client that sent one twice, one that sent it again
+ * after it had left, and one whose call was overtaken by the next one. */
+static void test_large_bodies(void **state) {
+    static const struct http_route slow = {.method = "POST",
+                                           .path = "/slow",
+                                           .access = HTTP_KEY,
+                                           .body = HTTP_ANY_BODY,
+                                           .begin = slow_begin,
+                                           .event = reading_event,
+                                           .end = reading_end};
+    (void)state;
+    char byte;
+    front[2] = (struct http_front){.name = "slow", .route = &slow, .n_routes = 1};
+    assert_int_equal(sem_init(&may_read, 0, 0), 0);
+    open_all(4);
+    const char *m = new_model(new_session(), 0, ALL_PARTS), *large = repeated('x', WORK_AT_ONCE_BYTES + 1);
+    const struct asked_batch b = {.loss = "cross_entropy", .seed = 1, .n = 200};
+    const int held = join();
+    send_all(held, "POST", "/slow", "", large, strlen(large));
+    const int one = send_training(m, 1, &b), two = send_training(m, 1, &b);
+    close(send_training(m, 1, &b));
+    turn(20);
+    const struct answer step = optim(m, 2, USUAL);
+    EXPECT(step, 200, "request_id");
+    EXPECT(call("GET", "healthz", NULL), 200, "ok");
+    assert_true(recv(held, &byte, 1, 0) < 0 && recv(one, &byte, 1, 0) < 0 && recv(two, &byte, 1, 0) < 0);
+    sem_post(&may_read);
+    EXPECT(take_all(held), 200, "{}");
+    const struct answer first = take_all(one), second = take_all(two);
+    assert_string_equal(first.body, second.body);
+    EXPECT(result_of(&first), 200, "loss:sum");
+    EXPECT(result_of(&step), 200, "\"step\":1");
+    EXPECT(take_all(send_training(m, 1, &b)), 200, member(&first, "request_id"));
+    /* the server ends while bodies are read, and wait to be */
+    const int last = join();
+    send_all(last, "POST", "/slow", "", large, strlen(large));
+    const int behind = send_training(m, 3, &b);
+    http_server_close(server);
+    server = NULL;
+    tinker_close(tinker);
+    sem_post(&may_read);
+    serve_close(serve);
+    serve = NULL;
+    tinker = NULL;
+    arena_reset(&memory);
+    close(last);
+    close(behind);
+    front[2] = (struct http_front){0};
+    sem_destroy(&may_read);
+}
+
+/* JSON that the server's thread reads is not long. */
+static void test_long_json(void **state) {
+    (void)state;
+    open_all(4);
+    const char *name = repeated('n', 600 << 10);
+    EXPECT(post("create_session", TEXT("{\"later\":\"%s\"}", name + (100 << 10))), 200, "session_id");
+    EXPECT(post("create_session", TEXT("{\"later\":\"%s\"}", name)), 413, "limit");
+    EXPECT(post("telemetry", TEXT("{\"events\":\"%s\"}", name)), 200, "accepted");
+    close_all();
+}
+
 /* ---- what the server keeps to itself ------------------------------------------------------------------------------*/
 
 static void test_messages_without_paths(void **state) {
@@ -549,6 +637,8 @@ int main(int argc, char **argv) {
         TEST(test_told_requests_go),
         TEST(test_forgotten_requests),
         TEST(test_failed_samplers_go),
+        TEST(test_large_bodies),
+        TEST(test_long_json),
         TEST(test_messages_without_paths),
         TEST(test_failures_keep_paths),
     };

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "policy/answer.h"
 #include "serve/model_thread.h"
+#include "serve/work.h"
 #include "tinker/calls.h"
 #include "tinker/datums.h"
 #include "tinker/tinker.h"
@@ -85,6 +86,29 @@ struct incoming {
     enum call_kind kind;
     const char *body; /* [n] */
     size_t n;
+};
+
+/* A call whose body may be large. It is read aside (serve/work.h), so that nobody waits for it but its client, and then
+ * taken on by the server's thread. Calls of one model may overtake each other so: their numbers say the order. */
+struct call_reading {
+    struct work work;
+    struct tinker *t;
+    struct incoming in; /* the body is in `body`, or the caller's */
+    bool packed;        /* true: the body that comes is packed with zstd */
+    int32_t vocab;      /* of the model */
+    int64_t max_tokens;
+    void (*read)(struct call_reading *r); /* any thread: reads r->in, and uses nothing of r->t */
+    void (*take)(struct call_reading *r); /* the server's thread, where `refused` is 0 */
+    /* What was read. */
+    struct str body; /* unpacked */
+    int refused;     /* 0, or the HTTP status of a body that says nothing of a call; `err` says why */
+    enum status status;
+    struct err err;
+    struct digest content;
+    struct arena mem;
+    struct wire_training training; /* of CALL_TRAIN */
+    struct datums datums;
+    struct call_sample sample; /* of CALL_SAMPLE */
 };
 
 /* ---- sessions, models, samplers -----------------------------------------------------------------------------------*/
@@ -295,6 +319,8 @@ json_t *body_json(struct http_exchange *x);
 const char *body_name(struct http_exchange *x, const char *member, json_t **j);
 /* Does the same as body_json() for a call, where x may be NULL: then nobody is told. */
 json_t *incoming_json(const struct incoming *in);
+/* A body as a JSON object, which the caller gives up. ST_PARSE: it is no JSON; ST_INVALID: no object. Any thread. */
+enum status read_json(const struct incoming *in, json_t **out, struct err *e) MUST_USE;
 struct digest body_digest(const struct http_exchange *x);
 /* True: the model is ready. False: x has its reply. */
 bool model_is_up(struct tinker *t, struct http_exchange *x);
@@ -414,8 +440,18 @@ enum status store_sampler(const struct tinker *t, const struct tinker_session *s
 void store_close_run(struct tinker_run *r);
 /* A request to sample, before it is answered; and that its result was fetched. */
 enum status store_sample(const struct tinker *t, struct tinker_session *s, const struct incoming *in,
-                         struct err *e) MUST_USE;
+                         const struct digest *content, struct err *e) MUST_USE;
 void store_sample_over(const struct tinker *t, const struct future *f);
+
+/* ---- reading.c ---- */
+/* Reads the body of x and takes it on, at once or later. The route has reading_event and reading_end. */
+void reading_begin(struct tinker *t, struct http_exchange *x, enum call_kind kind, void (*read)(struct call_reading *r),
+                   void (*take)(struct call_reading *r));
+void reading_event(void *tinker, struct http_exchange *x, enum http_event e);
+void reading_end(void *tinker, struct http_exchange *x);
+/* Does the same at once for a call of the store. */
+void reading_now(struct tinker *t, const struct incoming *in, void (*read)(struct call_reading *r),
+                 void (*take)(struct call_reading *r));
 
 /* ---- runs.c ---- */
 void run_take(struct tinker *t, const struct incoming *in);

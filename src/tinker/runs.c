@@ -145,58 +145,34 @@ static struct tinker_run *run_of(struct tinker *t, struct http_exchange *x, cons
 
 /* ---- forward_backward ---------------------------------------------------------------------------------------------*/
 
-enum { MAX_UNPACKED = 64 << 20 };
-
-/* The body, unpacked where it is packed. ST_INVALID: too large. */
-static enum status read_body(struct http_exchange *x, struct str *out, struct err *e) {
-    const char *encoding = http_header(x, "content-encoding");
-    if (!encoding || strcmp(encoding, "identity") == 0) {
-        http_take_body(x, out);
-        return ST_OK;
-    }
-    if (strcmp(encoding, "zstd") != 0) return FAIL(e, ST_UNSUPPORTED, "content-encoding: only zstd is supported here");
-    size_t n;
-    const char *packed = http_body(x, &n);
-    return wire_unzstd(packed, n, MAX_UNPACKED, out, e);
+static void read_training(struct call_reading *r) {
+    r->status = wire_read_training(r->in.body, r->in.n, &r->mem, &r->training, &r->err);
+    if (r->status == ST_OK)
+        r->status = datums_make(&r->training, r->vocab, r->max_tokens, &r->mem, &r->datums, &r->err);
+    if (*r->training.model_id && r->training.seq_id > 0) return;
+    if (r->status == ST_OK) (void)FAIL(&r->err, ST_PARSE, "model_id or seq_id is missing");
+    r->refused = 400;
 }
 
-static int body_status(enum status st) { return st == ST_INVALID ? 413 : st == ST_UNSUPPORTED ? 415 : 400; }
-
-static void take_training(struct tinker *t, const struct incoming *in) {
-    struct http_exchange *x = in->x;
-    struct err e = {0};
-    struct wire_training q;
+static void take_training(struct call_reading *g) {
+    struct tinker *t = g->t;
+    const struct wire_training *q = &g->training;
+    struct tinker_run *r = run_of(t, g->in.x, q->model_id);
+    if (!r) return;
+    struct future *f =
+        accept(t, &g->in, r, q->seq_id, &g->content, g->datums.work, g->status == ST_OK ? NULL : g->err.msg);
+    if (!f) return;
     struct task *w = task_make(t, TASK_TRAIN);
-    const struct model_config *c = model_cfg(model_thread_policy(t->thread)->model);
-    enum status st = wire_read_training(in->body, in->n, &w->mem, &q, &e);
-    struct tinker_run *r = *q.model_id && q.seq_id > 0 ? run_of(t, x, q.model_id) : NULL;
-    if (!*q.model_id || q.seq_id <= 0)
-        reply_detail(x, 400, "%s", st == ST_OK ? "model_id or seq_id is missing" : e.msg);
-    if (!r) {
-        task_free(w);
-        return;
-    }
-    if (st == ST_OK) st = datums_make(&q, c->V, c->max_positions, &w->mem, &w->datums, &e);
-    const struct digest d = digest_of(in->body, in->n);
-    struct future *f = accept(t, in, r, q.seq_id, &d, w->datums.work, st == ST_OK ? NULL : e.msg);
-    if (!f) {
-        task_free(w);
-        return;
-    }
+    w->mem = g->mem;
+    g->mem = ARENA_INIT;
+    w->datums = g->datums;
     w->bytes = (int64_t)arena_bytes(&w->mem);
     w->tokens = w->datums.work;
-    submit(t, x, r, q.seq_id, f, w);
+    submit(t, g->in.x, r, q->seq_id, f, w);
 }
 
 void forward_backward_begin(void *tinker, struct http_exchange *x) {
-    CLEANUP_STR struct str body = STR_INIT;
-    struct err e = {0};
-    if (!model_is_up(tinker, x)) return;
-    const enum status st = read_body(x, &body, &e);
-    if (st != ST_OK)
-        reply_detail(x, body_status(st), "%s", e.msg);
-    else
-        take_training(tinker, &(struct incoming){x, CALL_TRAIN, str_c(&body), body.len});
+    if (model_is_up(tinker, x)) reading_begin(tinker, x, CALL_TRAIN, read_training, take_training);
 }
 
 /* ---- optim_step ---------------------------------------------------------------------------------------------------*/
@@ -478,7 +454,7 @@ void load_weights_begin(void *tinker, struct http_exchange *x) { run_take_body(t
 
 void run_take(struct tinker *t, const struct incoming *in) {
     switch (in->kind) {
-    case CALL_TRAIN: take_training(t, in); return;
+    case CALL_TRAIN: reading_now(t, in, read_training, take_training); return;
     case CALL_STEP: take_step(t, in); return;
     case CALL_SAVE_WEIGHTS: take_save(t, in, CHECKPOINT_WEIGHTS); return;
     case CALL_SAVE_SAMPLER: take_save(t, in, CHECKPOINT_SAMPLER); return;

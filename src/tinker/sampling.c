@@ -495,15 +495,14 @@ static bool is_too_much(const struct tinker *t, const struct tinker_tenant *b, s
 }
 
 /* The future of a request; NULL: x has its reply. */
-static struct future *accept(struct tinker *t, const struct incoming *in, struct tinker_sampler *m,
+static struct future *accept(struct tinker *t, const struct call_reading *r, struct tinker_sampler *m,
                              const struct call_sample *c) {
-    struct http_exchange *x = in->x;
+    struct http_exchange *x = r->in.x;
     CLEANUP_STR struct str id = STR_INIT;
     struct err e = {0};
-    const struct digest d = digest_of(in->body, in->n);
     str_addf(&id, "%s#%lld", m->id, (long long)c->seq_id);
     struct future *f = future_find(t, id.p);
-    if (f && digest_equal(&f->content, &d)) {
+    if (f && digest_equal(&f->content, &r->content)) {
         promise(x, f, c->n_samples);
         return NULL;
     }
@@ -512,11 +511,11 @@ static struct future *accept(struct tinker *t, const struct incoming *in, struct
         return NULL;
     }
     if (x && is_too_much(t, m->session->tenant, x, c)) return NULL;
-    if (x && store_sample(t, m->session, in, &e) != ST_OK) {
+    if (x && store_sample(t, m->session, &r->in, &r->content, &e) != ST_OK) {
         reply_detail(x, 503, "%s", e.msg);
         return NULL;
     }
-    f = future_make(t, id.p, m->session, &d);
+    f = future_make(t, id.p, m->session, &r->content);
     f->sampled = true;
     return f;
 }
@@ -530,28 +529,34 @@ static void count_waiting(struct sampling *q) {
     b->held_bytes += q->bytes;
 }
 
-void sample_take(struct tinker *t, const struct incoming *in) {
-    struct http_exchange *x = in->x;
-    CLEANUP_JSON json_t *j = incoming_json(in);
-    struct err e = {0};
-    if (!j) return;
+static void read_sample(struct call_reading *r) {
+    CLEANUP_JSON json_t *j;
+    r->status = read_json(&r->in, &j, &r->err);
+    if (r->status == ST_PARSE) r->refused = 400;
+    if (r->status == ST_INVALID) r->refused = 422;
+    if (r->refused) return;
+    r->status = call_read_sample(j, &r->mem, &r->sample, &r->err);
+    if (r->status != ST_OK && r->status != ST_UNSUPPORTED) r->refused = 422;
+}
+
+static void take_sample(struct call_reading *r) {
+    struct tinker *t = r->t;
+    struct http_exchange *x = r->in.x;
     struct sampling *q = xcalloc(1, sizeof *q);
     q->t = t;
-    const enum status st = call_read_sample(j, &q->mem, &q->call, &e);
-    if (st != ST_OK && st != ST_UNSUPPORTED)
-        reply_detail(x, 422, "%s", e.msg);
-    else
-        q->sampler = sampler_of(t, x, q->call.sampler_id);
-    if (q->sampler) q->future = accept(t, in, q->sampler, &q->call);
+    q->mem = r->mem;
+    r->mem = ARENA_INIT;
+    q->call = r->sample;
+    q->sampler = sampler_of(t, x, q->call.sampler_id);
+    if (q->sampler) q->future = accept(t, r, q->sampler, &q->call);
     if (!q->future) {
         sampling_free(q);
         return;
     }
-    q->call.sampler_id = NULL; /* it goes with the JSON */
     q->sampler->session->heard = tinker_now_s();
     promise(x, q->future, q->call.n_samples);
-    if (st != ST_OK) {
-        future_end(q->future, st, &e);
+    if (r->status != ST_OK) {
+        future_end(q->future, r->status, &r->err);
         over(q);
         sampling_free(q);
         return;
@@ -566,11 +571,10 @@ void sample_take(struct tinker *t, const struct incoming *in) {
 }
 
 void sample_begin(void *tinker, struct http_exchange *x) {
-    struct incoming in = {.x = x, .kind = CALL_SAMPLE};
-    if (!model_is_up(tinker, x)) return;
-    in.body = http_body(x, &in.n);
-    sample_take(tinker, &in);
+    if (model_is_up(tinker, x)) reading_begin(tinker, x, CALL_SAMPLE, read_sample, take_sample);
 }
+
+void sample_take(struct tinker *t, const struct incoming *in) { reading_now(t, in, read_sample, take_sample); }
 
 /* The request of this future; NULL: it is not in the list. */
 static struct sampling *find(struct sampling *list, const struct future *f) {

@@ -176,9 +176,9 @@ static enum status put_sample(const struct tinker *t, struct tinker_session *s, 
     return s->samples_bytes > i64_max(s->samples_trim, TRIM_BYTES) ? trim_samples(t, s, e) : ST_OK;
 }
 
-enum status store_sample(const struct tinker *t, struct tinker_session *s, const struct incoming *in, struct err *e) {
-    const struct digest d = digest_of(in->body, in->n);
-    TRY(put_sample(t, s, CALL_SAMPLE, d.hex, in->body, in->n, e));
+enum status store_sample(const struct tinker *t, struct tinker_session *s, const struct incoming *in,
+                         const struct digest *content, struct err *e) {
+    TRY(put_sample(t, s, CALL_SAMPLE, content->hex, in->body, in->n, e));
     s->unfetched++;
     return ST_OK;
 }

@@ -32,7 +32,7 @@ static const char config[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden
 static char folder[64], tokenizer[4096], config_path[128], state_dir[128];
 static struct serve_options options;
 static struct tinker_options tinker_options;
-static struct http_front front[2];
+static struct http_front front[3]; /* the last one is a test's, or empty */
 static struct serve *serve;
 static struct tinker *tinker;
 static struct http_server *server;
@@ -78,7 +78,7 @@ static inline void open_all(int max_awake) {
                                    .keys = keys,
                                    .n_keys = n_keys,
                                    .front = front,
-                                   .n_fronts = 2,
+                                   .n_fronts = front[2].name ? 3 : 2,
                                    .drain_s = 100};
     if (http_server_open(&h, &server, &e) != ST_OK) fail_msg("%s", e.msg);
     if (serve_attach(serve, server, &e) != ST_OK) fail_msg("%s", e.msg);

@@ -74,18 +74,26 @@ const char *body_name(struct http_exchange *x, const char *member, json_t **j) {
     return NULL;
 }
 
-json_t *incoming_json(const struct incoming *in) {
+enum status read_json(const struct incoming *in, json_t **out, struct err *e) {
     json_error_t why;
     /* Without JSON_ALLOW_NUL: a name with a NUL inside would be read up to there. */
     json_t *j = json_loadb(in->body, in->n, JSON_REJECT_DUPLICATES, &why);
-    if (!j) {
-        reply_detail(in->x, 400, "body:%d:%d: %s", why.line, why.column, why.text);
-        return NULL;
+    *out = NULL;
+    if (!j) return FAIL(e, ST_PARSE, "body:%d:%d: %s", why.line, why.column, why.text);
+    if (!json_is_object(j)) {
+        json_decref(j);
+        return FAIL(e, ST_INVALID, "body: expected an object");
     }
-    if (json_is_object(j)) return j;
-    json_decref(j);
-    reply_detail(in->x, 422, "body: expected an object");
-    return NULL;
+    *out = j;
+    return ST_OK;
+}
+
+json_t *incoming_json(const struct incoming *in) {
+    json_t *j;
+    struct err e = {0};
+    const enum status st = read_json(in, &j, &e);
+    if (st != ST_OK) reply_detail(in->x, st == ST_PARSE ? 400 : 422, "%s", e.msg);
+    return j;
 }
 
 bool model_is_up(struct tinker *t, struct http_exchange *x) {
@@ -351,9 +359,12 @@ static void unknown_begin(void *tinker, struct http_exchange *x) {
     reply_detail(x, 404, "this server does not have this call");
 }
 
+/* JSON that is read on the server's thread: some 20 ms at most. Longest are lists of requests whose results a client
+ * has fetched, some 60 bytes each. */
+enum { MAX_JSON = 512 << 10 };
 #define API "/api/v1/"
 #define POST(p, fn) \
-    { .method = "POST", .path = API p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = fn }
+    { .method = "POST", .path = API p, .access = HTTP_KEY, .body = HTTP_JSON_BODY, .max_body = MAX_JSON, .begin = fn }
 #define GET(p, fn) \
     { .method = "GET", .path = API p, .access = HTTP_KEY, .begin = fn }
 
@@ -361,7 +372,7 @@ static const struct http_route routes[] = {
     {.method = "GET", .path = API "healthz", .access = HTTP_OPEN, .begin = healthz_begin},
     POST("client/config", client_config_begin),
     POST("client/dynamic_config", dynamic_config_begin),
-    POST("telemetry", telemetry_begin),
+    {.method = "POST", .path = API "telemetry", .access = HTTP_KEY, .body = HTTP_JSON_BODY, .begin = telemetry_begin},
     POST("create_session", create_session_begin),
     POST("session_heartbeat", heartbeat_begin),
     POST("sessions/*", session_post_begin),
@@ -372,7 +383,9 @@ static const struct http_route routes[] = {
      .path = API "forward_backward",
      .access = HTTP_KEY,
      .body = HTTP_ANY_BODY,
-     .begin = forward_backward_begin},
+     .begin = forward_backward_begin,
+     .event = reading_event,
+     .end = reading_end},
     POST("optim_step", optim_step_begin),
     POST("save_weights", save_weights_begin),
     POST("save_weights_for_sampler", save_sampler_begin),
@@ -381,17 +394,25 @@ static const struct http_route routes[] = {
      .path = API "retrieve_futures",
      .access = HTTP_KEY,
      .body = HTTP_JSON_BODY,
+     .max_body = MAX_JSON,
      .begin = retrieve_many_begin,
      .event = retrieve_many_event,
      .end = retrieve_many_end},
     POST("create_sampling_session", create_sampler_begin),
     POST("join_sampling_session", join_sampler_begin),
-    POST("asample", sample_begin),
+    {.method = "POST",
+     .path = API "asample",
+     .access = HTTP_KEY,
+     .body = HTTP_JSON_BODY,
+     .begin = sample_begin,
+     .event = reading_event,
+     .end = reading_end},
     POST("cancel_future", cancel_begin),
     {.method = "POST",
      .path = API "retrieve_future",
      .access = HTTP_KEY,
      .body = HTTP_JSON_BODY,
+     .max_body = MAX_JSON,
      .begin = retrieve_begin,
      .event = retrieve_event,
      .end = retrieve_end},
@@ -403,11 +424,13 @@ static const struct http_route routes[] = {
      .path = API "training_runs/*",
      .access = HTTP_KEY,
      .body = HTTP_OPTIONAL_JSON,
+     .max_body = MAX_JSON,
      .begin = run_post_begin},
     {.method = "PUT",
      .path = API "training_runs/*",
      .access = HTTP_KEY,
      .body = HTTP_JSON_BODY,
+     .max_body = MAX_JSON,
      .begin = run_put_begin},
     GET("checkpoints", checkpoints_list_begin),
     POST("weights_info", weights_info_begin),
@@ -420,6 +443,7 @@ static const struct http_route routes[] = {
      .path = API "sessions/*",
      .access = HTTP_KEY,
      .body = HTTP_JSON_BODY,
+     .max_body = MAX_JSON,
      .begin = session_project_begin},
     {.method = "GET", .path = API "files/*", .access = HTTP_OPEN, .begin = file_get_begin},
     {.method = "GET", .path = API "*", .access = HTTP_KEY, .begin = unknown_begin},
