@@ -142,8 +142,8 @@ static int run(struct ncclComm *c) {
                 first &= !c->call[k].left || c->call[k].peer != c->call[i].peer || c->call[k].out != c->call[i].out;
             if (!first) continue;
             if (!move(c, &c->call[i])) {
-                if (!gone("later")) return SYSTEM;
-                c->error = REMOTE;
+                if (!gone("later") && !gone("silent")) return SYSTEM;
+                if (gone("later")) c->error = REMOTE;
                 usleep(10000);
             }
             fd[n++] = (struct pollfd){c->socket[c->call[i].peer], c->call[i].out ? POLLOUT : POLLIN, 0};
