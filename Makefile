@@ -185,7 +185,7 @@ demo: ## set up, build, then train the embedded model and show it learning; DEVI
 	@tools/setup && $(MAKE) --no-print-directory -j$$(nproc) build && tools/demo
 test: ## set up, build, run the tests but the long ones
 	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run
-test-long: ## set up, build, then the tests that take longest: two thirds of the work
+test-long: ## set up, build, then the tests that take longest, and fuzzing: three quarters of the work
 	@tools/setup test && $(MAKE) --no-print-directory -j$$(nproc) build && tests/run --long
 test-clients: ## set up and build, then files and modules of other programs, newest releases (6 GB of packages)
 	@tools/setup clients && $(MAKE) --no-print-directory -j$$(nproc) build && \
