@@ -173,6 +173,16 @@ static void *end_anyway(void *exit_status) {
     _exit((int)(intptr_t)exit_status);
 }
 
+/* True: the launcher ends all ranks when it sees a process go, and keeps that process's exit status. So does MPICH's
+ * mpirun; told by MPI_Abort, it may kill the process before the process can leave a status, and then shows 9. */
+static bool launcher_ends_all(void) {
+#ifdef MPICH_NUMVERSION
+    return getenv("HYDI_CONTROL_FD") != NULL;
+#else
+    return false;
+#endif
+}
+
 /* Ends this process, with a word to the launcher where it shall end all ranks. Both that word and what stops waiting
  * may wait for a rank that is gone, so that the process does not count on their return. */
 static void end_process(struct comm *c, int exit_status, bool all) {
@@ -180,7 +190,7 @@ static void end_process(struct comm *c, int exit_status, bool all) {
     fflush(NULL);
     if (pthread_create(&thread, NULL, end_anyway, (void *)(intptr_t)exit_status) == 0) {
         if (c->stop_waiting) c->stop_waiting(c->stop_waiting_ctx);
-        if (all) MPI_Abort(of(c)->world, exit_status);
+        if (all && !launcher_ends_all()) MPI_Abort(of(c)->world, exit_status);
     }
     _exit(exit_status);
 }
