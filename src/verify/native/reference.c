@@ -256,8 +256,8 @@ struct input_kind {
     const char *family;
     int param_set;
 };
-/* Shipped and touched inputs and spikes, which are timed as well, go with the parameters as initialised, the others with
- * disturbed ones. In a blind problem scaled inputs go with both, because only they tell. */
+/* Shipped and touched inputs and spikes, which are timed as well, go with the parameters as initialised, the others
+ * with disturbed ones. In a blind problem scaled inputs go with both, because only they tell. */
 static const struct input_kind
     pattern[] = {{FAMILY_SHIPPED, 0}, {FAMILY_SIGNED, 1}, {FAMILY_TOUCHED, 0}, {FAMILY_SCALED, 1}, {FAMILY_SPIKES, 0}},
     blind_pattern[] = {
