@@ -34,7 +34,7 @@ enum http_body {
     HTTP_OPTIONAL_JSON, /* that, or no body */
     HTTP_ANY_BODY,      /* the route looks at content type and encoding itself */
 };
-enum http_event {
+enum http_event { /* none comes behind a whole reply, however long it takes to send */
     HTTP_WOKEN,   /* http_wake() */
     HTTP_TIME_UP, /* the time of http_wake_after() */
     HTTP_CUT,     /* the server ends: the exchange must end now. A stream writes its last bytes */
