@@ -949,8 +949,8 @@ static void test_drain(void **state) {
     close_server();
 }
 
-/* A client reads a long reply slowly. The time for which its request may wait, and the end of the server, have no say in
- * the reply any more. */
+/* A client reads a long reply slowly. The time for which its request may wait, and the end of the server, have no say
+ * in the reply any more. */
 static void test_no_event_behind_the_reply(void **state) {
     (void)state;
     CLEANUP_STR struct str out = STR_INIT;
