@@ -189,7 +189,8 @@ static void end_process(struct comm *c, int exit_status, bool all) {
     pthread_t thread;
     fflush(NULL);
     if (pthread_create(&thread, NULL, end_anyway, (void *)(intptr_t)exit_status) == 0) {
-        if (c->stop_waiting) c->stop_waiting(c->stop_waiting_ctx);
+        void (*const stop)(void *) = c->stop_waiting;
+        if (stop) stop(c->stop_waiting_ctx);
         if (all && !launcher_ends_all()) MPI_Abort(of(c)->world, exit_status);
     }
     _exit(exit_status);
