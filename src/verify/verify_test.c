@@ -579,7 +579,7 @@ static void test_worker_lost(void **state) {
     references_init(&refs, &w, 5, 7);
     if (reference_get(&refs, code, &p, &e) != ST_OK) fail_msg("%s", e.msg);
     if (reference_make_tests(&refs, p, &e) != ST_OK) fail_msg("%s", e.msg);
-    static const char *const families[] = {"shipped", "signed", "touched", "scaled", "signed"};
+    static const char *const families[] = {"shipped", "signed", "touched", "scaled", "spikes"};
     for (int i = 0; i < 5; i++) {
         assert_string_equal(p->sets.info[i].family, families[i]);
         assert_true(p->sets.info[i].limits[0].noise > 0 && p->sets.info[i].limits[0].noise < 1e-5);

@@ -68,6 +68,8 @@ class QuickSigns:
     """Random signs from the CPU's own generator, eight from a random byte: a random number for each sign would take
     four times as long."""
 
+    generator = None  # the CPU's own
+
     @staticmethod
     def like(x):
         count = x.numel()

@@ -6,7 +6,7 @@ sets that are there.
 
 There are two parameter sets: 0 as the module initialises it, 1 with the same parameters shuffled and disturbed, so that
 no answer can rely on biases being zero, scales being one, or values seen before. The families of inputs that are used
-here are `shipped`, `signed`, `scaled` and `touched` (families.py).
+here are `shipped`, `signed`, `touched`, `scaled` and `spikes` (families.py).
 """
 
 import copy
@@ -17,7 +17,7 @@ import time
 import torch
 
 from kernelrl_worker import compare, families, problem, scaling, tensors
-from kernelrl_worker.constants import FAMILY_SCALED, FAMILY_SHIPPED, FAMILY_TOUCHED
+from kernelrl_worker.constants import FAMILY_SCALED, FAMILY_SHIPPED, FAMILY_SPIKES, FAMILY_TOUCHED
 from kernelrl_worker.problem import ProblemError, clones, seed_all
 
 # Types that an answer in C cannot have, and what they become.
@@ -338,12 +338,13 @@ class Problem:
             limits = self._limits(family, stored, written, param_set, seed)
         else:
             limits = [compare.limit_of([(v, None)], False) for v in written]
-        # Only float64 says how far the reference is to be trusted where one element is unlike the others.
+        # Only float64 says how far the reference is to be trusted where elements are unlike the others.
         known = self.doubles[param_set].model is not None
-        usable = family != FAMILY_TOUCHED or (bool(self.touches) and known)
-        timed = usable and (
-            family != FAMILY_SCALED or (self.scaling.blind and param_set == 0 and self._same_time(stored, seed))
-        )
+        usable = known or family not in (FAMILY_TOUCHED, FAMILY_SPIKES)
+        usable = usable and (family != FAMILY_TOUCHED or bool(self.touches))
+        timed = usable and (family != FAMILY_SCALED or self.scaling.blind)
+        if timed and param_set == 0 and family in (FAMILY_SCALED, FAMILY_SPIKES):
+            timed = self._same_time(stored, seed)
         return {
             "finite": finite and usable,
             "timed": timed,

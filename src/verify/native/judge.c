@@ -70,6 +70,7 @@ static void say_difference(struct verdict *v, const struct sets *s, int set, int
     element_name(a, r->first, name, sizeof name);
     const char *inputs = strcmp(info->family, FAMILY_SIGNED) == 0    ? "inputs of both signs"
                          : strcmp(info->family, FAMILY_TOUCHED) == 0 ? "one input element changed"
+                         : strcmp(info->family, FAMILY_SPIKES) == 0  ? "inputs with a few large elements"
                          : strcmp(info->family, FAMILY_SCALED) == 0  ? "large inputs of both signs"
                                                                      : "inputs as the problem makes them";
     if (r->unwritten > 0)

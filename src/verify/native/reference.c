@@ -256,12 +256,18 @@ struct input_kind {
     const char *family;
     int param_set;
 };
-/* Shipped and touched inputs go with the parameters as initialised, the others with disturbed ones. In a blind problem
- * scaled inputs go with both, because only they tell. */
+/* Shipped and touched inputs and spikes, which are timed as well, go with the parameters as initialised, the others
+ * with disturbed ones. In a blind problem scaled inputs go with both, because only they tell. */
 static const struct input_kind
-    pattern[] = {{FAMILY_SHIPPED, 0}, {FAMILY_SIGNED, 1}, {FAMILY_TOUCHED, 0}, {FAMILY_SCALED, 1}, {FAMILY_SIGNED, 1}},
+    pattern[] = {{FAMILY_SHIPPED, 0}, {FAMILY_SIGNED, 1}, {FAMILY_TOUCHED, 0}, {FAMILY_SCALED, 1}, {FAMILY_SPIKES, 0}},
     blind_pattern[] = {
         {FAMILY_SHIPPED, 0}, {FAMILY_SCALED, 0}, {FAMILY_SIGNED, 1}, {FAMILY_TOUCHED, 0}, {FAMILY_SCALED, 1}};
+
+/* What a correctness set is made of where the reference does not stand what it should have been made of. */
+static struct input_kind instead_of(const char *family) {
+    const bool spikes = strcmp(family, FAMILY_SPIKES) == 0;
+    return spikes ? (struct input_kind){FAMILY_SIGNED, 1} : (struct input_kind){FAMILY_SHIPPED, 0};
+}
 
 struct wanted {
     int set;
@@ -280,6 +286,7 @@ static struct family_seen *seen(struct reference *p, const struct wanted *w) {
     if (w->param_set != 0) return NULL;
     if (strcmp(w->family, FAMILY_SHIPPED) == 0) return &p->shipped;
     if (strcmp(w->family, FAMILY_SIGNED) == 0) return &p->is_signed;
+    if (strcmp(w->family, FAMILY_SPIKES) == 0) return &p->spikes;
     return strcmp(w->family, FAMILY_TOUCHED) == 0 ? &p->touched : &p->scaled;
 }
 
@@ -363,7 +370,7 @@ static enum status fill(struct references *r, struct reference *p, struct wanted
 }
 
 static void forget_families(struct reference *p) {
-    struct family_seen *const families[] = {&p->shipped, &p->is_signed, &p->touched, &p->scaled};
+    struct family_seen *const families[] = {&p->shipped, &p->is_signed, &p->touched, &p->spikes, &p->scaled};
     const int n = p->sets.n_compared;
     for (size_t f = 0; f < ARRAY_LEN(families); f++) {
         families[f]->usable = false;
@@ -392,14 +399,16 @@ enum status reference_make_tests(struct references *r, struct reference *p, stru
     }
     const struct input_kind shipped = {FAMILY_SHIPPED, 0}, *const kinds = p->blind ? blind_pattern : pattern;
     int n = r->max_tests;
-    CLEANUP_FREE struct wanted *w = xcalloc((size_t)n, sizeof *w), *again = xcalloc((size_t)n, sizeof *again);
+    CLEANUP_FREE struct wanted *w = xcalloc((size_t)n, sizeof *w);
     for (int i = 0; i < n; i++)
         w[i] = wanted(i, r->single_input ? shipped : kinds[(size_t)i % ARRAY_LEN(pattern)], secret(p, 3, (uint64_t)i));
-    enum status st = fill(r, p, w, n, true, e);
-    int m = 0;
-    for (int i = 0; i < n && st == ST_OK; i++)
-        if (!w[i].usable) again[m++] = wanted(i, shipped, secret(p, 4, (uint64_t)i));
-    if (st == ST_OK && m > 0) st = fill(r, p, again, m, true, e);
+    enum status st = ST_OK;
+    uint64_t again = 0;
+    for (int m = n, left = 0; m > 0 && st == ST_OK; m = left, left = 0) {
+        st = fill(r, p, w, m, true, e);
+        for (int i = 0; i < m && st == ST_OK; i++)
+            if (!w[i].usable) w[left++] = wanted(w[i].set, instead_of(w[i].family), secret(p, 4, ++again));
+    }
     if (st != ST_OK) return mark_broken(p, st, e);
     p->n_tests = n;
     return ST_OK;
@@ -415,7 +424,7 @@ enum status reference_make_timed(struct references *r, struct reference *p, int 
     ASSERT(n <= reference_timed_capacity(r, p));
     enum { CHUNK = 64 };
     struct wanted w[CHUNK];
-    if (p->n_timed == 0 && n > 0 && !r->single_input && !p->scaled.usable) {
+    if (p->n_timed == 0 && n > 0 && !r->single_input && !p->scaled.usable && !p->spikes.usable) {
         /* The signed inputs of the tests were run on other parameters. The set is filled again below. */
         w[0] = wanted(reference_timed_set(r, 0), (struct input_kind){FAMILY_SIGNED, 0}, secret(p, 10, 0));
         TRY(fill(r, p, w, 1, true, e));
@@ -425,7 +434,10 @@ enum status reference_make_timed(struct references *r, struct reference *p, int 
         for (int i = 0; i < m; i++) {
             const uint64_t at = (uint64_t)(p->n_timed + i);
             struct input_kind kind = {FAMILY_SHIPPED, 0};
-            const char *other = p->scaled.usable ? FAMILY_SCALED : p->is_signed.usable ? FAMILY_SIGNED : NULL;
+            const char *other = p->scaled.usable      ? FAMILY_SCALED
+                                : p->spikes.usable    ? FAMILY_SPIKES
+                                : p->is_signed.usable ? FAMILY_SIGNED
+                                                      : NULL;
             if (other && secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED)
                 kind.family = other;
             else if (p->touched.usable && secret(p, 8, at) % 2)

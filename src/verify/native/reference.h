@@ -32,7 +32,7 @@ struct reference {
     struct family_seen {              /* What is known about a family, on parameters as initialised. */
         bool usable;                  /* true: timed sets may be of it, too. */
         struct compare_limit *limits; /* For each compared argument: the widest limit of the tests. */
-    } shipped, is_signed, touched, scaled;
+    } shipped, is_signed, touched, spikes, scaled;
     double eager_s;                /* Seconds of one eager call, as last measured. 0: unknown. */
     double alone[REFERENCE_ALONE]; /* The same while no answer lived, the last so many times. */
     int n_alone;
@@ -56,14 +56,15 @@ void references_free(struct references *r);
 /* Finds the problem with this code. The worker loads it when it is new. ST_INVALID: the problem is at fault; this is
  * kept, and told again next time. ST_WORKER: the worker could not be kept alive. */
 enum status reference_get(struct references *r, const char *code, struct reference **out, struct err *e) MUST_USE;
-/* Makes the correctness sets. Their families are shipped, signed, touched, scaled, signed, and so on; of a blind
- * problem they are shipped, scaled, signed, touched, scaled, and so on. Shipped and touched sets, and the first scaled
- * ones of a blind problem, run on the parameters as initialised, the others on disturbed ones. Where the reference
- * itself is not finite or badly conditioned on a family, the set is made as shipped instead. */
+/* Makes the correctness sets. Their families are shipped, signed, touched, scaled, spikes, and so on; of a blind
+ * problem they are shipped, scaled, signed, touched, scaled, and so on. Shipped and touched sets, spikes, and the first
+ * scaled ones of a blind problem, run on the parameters as initialised, the others on disturbed ones. Where the
+ * reference itself is not finite or badly conditioned on spikes, the set is made as signed instead, and where it is so
+ * on another family, as shipped. */
 enum status reference_make_tests(struct references *r, struct reference *p, struct err *e) MUST_USE;
 /* Makes sure that at least n timed sets are there; n is at most reference_timed_capacity(). All are on the parameters
- * as initialised. Some of them are signed (of a blind problem scaled) or touched, unless single_input is set; an answer
- * cannot know which. */
+ * as initialised. Some of them are spikes (of a blind problem scaled; signed where neither can be) or touched, unless
+ * single_input is set; an answer cannot know which. */
 enum status reference_make_timed(struct references *r, struct reference *p, int n, struct err *e) MUST_USE;
 int reference_timed_capacity(const struct references *r, const struct reference *p);
 /* The set index of timed set i. */
