@@ -408,11 +408,15 @@ static enum status serve_with(const struct served *s, const struct serve_command
     return st;
 }
 
-static enum status check_adapters(const struct serve_command_options *o, struct err *e) {
+/* Says their paths from the root on: clients are told what fails without those (http_tell_without_paths). */
+static enum status check_adapters(struct serve_command_options *o, struct err *e) {
+    char here[PATH_MAX];
+    if (!getcwd(here, sizeof here)) return FAIL(e, ST_IO, "the working directory: %s", strerror(errno));
     for (size_t i = 0; i < o->adapters.n; i++) {
-        CLEANUP_FREE char *config = fs_join(o->adapters.item[i].value, "adapter_config.json");
-        if (!fs_is_file(config))
-            return FAIL(e, ST_CONFIG, "--adapter %s: there is no %s", o->adapters.item[i].name, config);
+        struct serve_name *a = &o->adapters.item[i];
+        CLEANUP_FREE char *config = fs_join(a->value, "adapter_config.json");
+        if (!fs_is_file(config)) return FAIL(e, ST_CONFIG, "--adapter %s: there is no %s", a->name, config);
+        if (*a->value != '/') a->value = arena_printf(&o->mem, "%s/%s", here, a->value);
     }
     return ST_OK;
 }

@@ -32,10 +32,10 @@ struct comm {
     enum status (*probe)(struct comm *c, bool *there, int *from, size_t *n, struct err *e);
     /* Ends the job on all ranks with this exit status, where the launcher lets it. Does not return. Any thread's. */
     void (*abort)(struct comm *c, int exit_status);
-    /* Set by who has work that waits for other ranks beside these calls (ranks_join_devices). Whatever ends this
-     * process because a rank is lost calls it first, from any thread, so that nothing waits for that rank. NULL:
-     * nothing does. */
-    void (*stop_waiting)(void *ctx);
+    /* Set by who has work that waits for other ranks beside these calls (ranks_join_devices), the context first:
+     * whatever ends this process because a rank is lost calls it before, from any thread, so that nothing waits for
+     * that rank. NULL: nothing does. */
+    void (*_Atomic stop_waiting)(void *ctx);
     void *stop_waiting_ctx;
     void (*close)(struct comm *c);
 };

@@ -96,7 +96,8 @@ void exchange_begin(struct http_exchange *x) {
 void exchange_event(struct http_exchange *x, enum http_event e) {
     const struct http_front *f = x->s->front[x->front];
     if (!x->begun || x->gone) return;
-    if (x->route->event) x->route->event(f->ctx, x, e);
+    const bool said_all = http_replied(x) && !x->more; /* true: a whole reply is being sent */
+    if (x->route->event && !said_all) x->route->event(f->ctx, x, e);
     if (e != HTTP_CUT || x->gone) return;
     x->cut = true;
     if (!http_replied(x)) http_reply_error(x, 503, "draining", NULL, "the server is ending");

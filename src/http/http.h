@@ -34,6 +34,7 @@ enum http_body {
     HTTP_OPTIONAL_JSON, /* that, or no body */
     HTTP_ANY_BODY,      /* the route looks at content type and encoding itself */
 };
+/* None comes behind a whole reply, however long it takes to send. */
 enum http_event {
     HTTP_WOKEN,   /* http_wake() */
     HTTP_TIME_UP, /* the time of http_wake_after() */
@@ -141,6 +142,12 @@ void http_reply_file(struct http_exchange *x, int fd, int64_t offset, int64_t n,
  * status: invalid_request_error, authentication_error, ... */
 void http_reply_error(struct http_exchange *x, int status, const char *code, const char *param, const char *fmt, ...)
     PRINTF_LIKE(5, 6);
+/* Appends what a client may read of a message: "[path]" stands where it names a place in the server's file system, and
+ * what is behind an unquoted path up to ": ", "; " or ", " goes with it. The log has the whole message then. Paths that
+ * do not begin at the root are left. */
+void http_tell_without_paths(struct str *out, const char *message);
+/* The reply of an error whose message says what failed on the server, without paths. */
+void http_reply_failure(struct http_exchange *x, int status, const char *code, const char *param, const struct err *e);
 /* The object {"error": ...} alone. */
 void http_error_json(struct str *out, int status, const char *code, const char *param, const char *message);
 /* A reply whose bytes more() makes. ping: what is sent after 15 s of silence; NULL: nothing. */

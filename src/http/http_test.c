@@ -74,6 +74,19 @@ static void late_begin(void *ctx, struct http_exchange *x) {
     http_wake_after(x, 0.05);
 }
 
+static void large(void *ctx, struct http_exchange *x) {
+    struct str s = STR_INIT;
+    (void)ctx;
+    for (int i = 0; i < 100000; i++) str_adds(&s, "0123456789");
+    http_reply(x, 200, "text/plain", &s);
+}
+
+static void long_event(void *ctx, struct http_exchange *x, enum http_event e) {
+    seen.events[e]++;
+    http_wake_after(x, 0.01);
+    large(ctx, x);
+}
+
 static void count_end(void *ctx, struct http_exchange *x) {
     (void)ctx;
     seen.ended++;
@@ -110,13 +123,6 @@ static void file_begin(void *ctx, struct http_exchange *x) {
     fclose(f);
 }
 
-static void large(void *ctx, struct http_exchange *x) {
-    struct str s = STR_INIT;
-    (void)ctx;
-    for (int i = 0; i < 100000; i++) str_adds(&s, "0123456789");
-    http_reply(x, 200, "text/plain", &s);
-}
-
 static struct http_health health(void *ctx) {
     (void)ctx;
     return (struct http_health){seen.well, "not well", "loading"};
@@ -140,6 +146,7 @@ static const struct http_route routes[] = {
     {.method = "POST", .path = "/small", .access = HTTP_OPEN, .body = HTTP_ANY_BODY, .begin = echo, .max_body = 10},
     {.method = "GET", .path = "/tail/*", .access = HTTP_OPEN, .begin = tail},
     {.method = "GET", .path = "/wait", .access = HTTP_OPEN, .begin = wait_begin, .event = wait_event, .end = count_end},
+    {.method = "GET", .path = "/long", .access = HTTP_OPEN, .begin = wait_begin, .event = long_event, .end = count_end},
     {.method = "GET", .path = "/late", .access = HTTP_OPEN, .begin = late_begin, .event = wait_event, .end = count_end},
     {.method = "GET",
      .path = "/stream",
@@ -942,6 +949,30 @@ static void test_drain(void **state) {
     close_server();
 }
 
+/* A client reads a long reply slowly. The time for which its request may wait, and the end of the server, have no say
+ * in the reply any more. */
+static void test_no_event_behind_the_reply(void **state) {
+    (void)state;
+    CLEANUP_STR struct str out = STR_INIT;
+    open_server((struct http_options){.drain_s = 100});
+    const int fd = join();
+    say(fd, "GET /long HTTP/1.1\r\n" H "\r\n", 39);
+    turn(3);
+    http_wake(seen.last);
+    for (const double until = clock_now_s() + 0.1; clock_now_s() < until;) turn(1);
+    http_drain(server);
+    http_drain(server);
+    turn(3);
+    assert_true(seen.events[HTTP_WOKEN] == 1 && seen.events[HTTP_TIME_UP] == 0 && seen.events[HTTP_CUT] == 0);
+    assert_true(hear(fd, &out, 1000));
+    const char *body = mem_find(out.p, out.len, "\r\n\r\n", 4);
+    assert_non_null(body);
+    assert_int_equal(out.p + out.len - (body + 4), 1000000);
+    assert_int_equal(seen.ended, 1);
+    close(fd);
+    close_server();
+}
+
 /* A server that ends with everything in flight frees everything. */
 static void test_close_in_the_middle(void **state) {
     (void)state;
@@ -989,6 +1020,7 @@ int main(void) {
         cmocka_unit_test(test_health),
         cmocka_unit_test(test_log_has_no_key),
         cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_no_event_behind_the_reply),
         cmocka_unit_test(test_close_in_the_middle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

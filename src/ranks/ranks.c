@@ -112,8 +112,8 @@ enum status ranks_join_devices(struct comm *c, struct backend *be, struct str *h
     TRY(c->bcast(c, 0, &offer, sizeof offer, e));
     const bool joined = be->peers_join(be, offer.id, c->rank, c->size, offer.why, sizeof offer.why);
     TRY(comm_agree(c, joined ? ST_OK : FAIL(e, ST_DEVICE, "%s", offer.why), e));
-    c->stop_waiting = end_peers;
     c->stop_waiting_ctx = be;
+    c->stop_waiting = end_peers;
     str_adds(how, "NCCL");
     return ST_OK;
 }

@@ -170,7 +170,7 @@ static void reply(struct embedding *m, struct http_exchange *x) {
         return;
     }
     if (m->status != ST_OK) {
-        http_reply_error(x, 500, "engine_error", NULL, "%s", m->err.msg);
+        http_reply_failure(x, 500, "engine_error", NULL, &m->err);
         return;
     }
     js_begin(&out, NULL, '{');
@@ -222,7 +222,7 @@ static void admit(struct embedding *m, struct http_exchange *x) {
     bool ready;
     if (!model) return;
     if (models_use(&s->models, model, &ready, &e) != ST_OK) {
-        http_reply_error(x, 400, NULL, "model", "%s", e.msg);
+        http_reply_failure(x, 400, NULL, "model", &e);
         return;
     }
     if (!ready) {

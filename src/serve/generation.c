@@ -170,7 +170,7 @@ static bool submit(struct generation *g, int adapter) {
         if (st == ST_OK) continue;
         job_drop(g->job);
         g->job = NULL;
-        http_reply_error(g->x, status_of(st), NULL, NULL, "%s", e.msg);
+        http_reply_failure(g->x, status_of(st), NULL, NULL, &e);
         return false;
     }
     return true;
@@ -195,7 +195,7 @@ static void admit(struct generation *g) {
     }
     const enum status st = models_use(&s->models, m, &ready, &e);
     if (st != ST_OK) {
-        http_reply_error(g->x, status_of(st), NULL, "model", "%s", e.msg);
+        http_reply_failure(g->x, status_of(st), NULL, "model", &e);
         return;
     }
     if (!ready) {
@@ -276,7 +276,7 @@ static void fail(struct generation *g, int status, const char *code, const char 
 static void reply_failed_part(struct generation *g, const struct job_part *p) {
     const int status = status_of(p->status);
     if (status >= 500) http_add_header(g->x, "x-should-retry", "false");
-    http_reply_error(g->x, status, status >= 500 ? "engine_error" : NULL, NULL, "%s", p->err.msg);
+    http_reply_failure(g->x, status, status >= 500 ? "engine_error" : NULL, NULL, &p->err);
 }
 
 static void look_for_end(struct generation *g) {

@@ -27,6 +27,7 @@ static const char config[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden
                              "\"eos_token_id\":2045,\"max_position_embeddings\":512}";
 
 static char folder[64], tokenizer[4096], config_path[128], adapter_path[2][128];
+static const struct serve_name adapters[] = {{"gone", "/nowhere/my adapter"}};
 static struct serve_options options;
 static struct http_front front;
 static struct serve *serve;
@@ -47,6 +48,8 @@ static void open_all(int max_batch) {
                                              .device = "cpu",
                                              .weights = {.frozen = true},
                                              .engine = {.max_batch = max_batch}};
+    options.adapters = adapters;
+    options.n_adapters = 1;
     options.adapter_dir = folder;
     options.embeddings = SERVE_POOLING_MEAN;
     options.max_queue = 100;
@@ -254,6 +257,28 @@ static void test_adapters(void **state) {
     close_all();
 }
 
+/* The folder of an adapter is not there any more: clients are told what is wrong, and the log says where. */
+static void test_failures_without_paths(void **state) {
+    (void)state;
+    static const char told[] = "\"message\":\"[path]: No such file or directory\"";
+    CLEANUP_FREE char *log = fs_join(folder, "log");
+    char *text;
+    size_t n;
+    struct err e;
+    assert_int_equal(log_open_file(log, &e), ST_OK);
+    open_all(4);
+    wait_ready();
+    ask("POST", "/v1/completions", "{\"model\":\"gone\",\"prompt\":\"a\",\"max_tokens\":2}", 500, told);
+    ask("POST", "/v1/completions", "{\"model\":\"gone\",\"prompt\":\"a\",\"stream\":true}", 500, told);
+    ask("POST", "/v1/embeddings", "{\"model\":\"gone\",\"input\":\"a\"}", 400, told);
+    close_all();
+    log_close_file();
+    assert_int_equal(fs_read(log, 1 << 16, &text, &n, &e), ST_OK);
+    assert_non_null(
+        strstr(text, "a client was told, without paths: \"/nowhere/my adapter/adapter_config.json: No such"));
+    free(text);
+}
+
 struct visitor {
     int fd; /* -1: none */
     struct str out;
@@ -382,8 +407,10 @@ static void test_no_model(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_endpoints), cmocka_unit_test(test_long_bodies), cmocka_unit_test(test_adapters),
-        cmocka_unit_test(test_storm),     cmocka_unit_test(test_ends),        cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_endpoints), cmocka_unit_test(test_long_bodies),
+        cmocka_unit_test(test_adapters),  cmocka_unit_test(test_failures_without_paths),
+        cmocka_unit_test(test_storm),     cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_no_model),
     };
     struct err e;
     log_set_level(LOG_ERROR);

@@ -133,7 +133,9 @@ static bool add_failure(const struct generation *g, struct str *out) {
     for (int k = 0; k < g->job->n_parts; k++) {
         const struct job_part *p = &g->job->part[k];
         if (!p->done || p->status == ST_OK) continue;
-        add_error(g, out, 500, "engine_error", p->err.msg);
+        CLEANUP_STR struct str told = STR_INIT;
+        http_tell_without_paths(&told, p->err.msg);
+        add_error(g, out, 500, "engine_error", str_c(&told));
         return true;
     }
     return false;

@@ -73,7 +73,7 @@ void future_done(struct future *f, struct str *result, bool proto) {
 
 void future_fail(struct future *f, const char *category, const char *message) {
     CLEANUP_STR struct str told = STR_INIT;
-    tell_without_paths(&told, message);
+    http_tell_without_paths(&told, message);
     forget_bytes(f);
     f->state = FUTURE_FAILED;
     f->proto = false;

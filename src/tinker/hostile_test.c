@@ -510,7 +510,7 @@ static void test_messages_without_paths(void **state) {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(tests); i++) {
         CLEANUP_STR struct str told = STR_INIT;
-        tell_without_paths(&told, tests[i][0]);
+        http_tell_without_paths(&told, tests[i][0]);
         assert_string_equal(str_c(&told), tests[i][1] ? tests[i][1] : tests[i][0]);
     }
 }

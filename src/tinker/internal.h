@@ -310,7 +310,7 @@ struct tinker {
 double tinker_now_s(void);
 /* A name that nobody can guess. False: the system gives no random numbers. */
 bool random_name(char out[40]);
-/* Replies with {"detail": ...}, without paths (told.c). */
+/* Replies with {"detail": ...}, without paths (http_tell_without_paths). */
 void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void reply_empty(struct http_exchange *x);
 /* The body as a JSON object, which the caller gives up. NULL: it is none, and x has its reply. */
@@ -336,11 +336,6 @@ struct tinker_sampler *sampler_seen(struct tinker *t, const struct http_exchange
 void session_finish(struct tinker *t, struct tinker_session *s, const char *reason);
 /* Gives up what a session that has ended holds, once nothing of it is under way. */
 void session_settle(struct tinker *t, struct tinker_session *s);
-
-/* ---- told.c ---- */
-/* Appends what a client may read of a message: "[path]" stands where it names a place in the server's file system, and
- * what is behind an unquoted path up to ": ", "; " or ", " goes with it. The log has the whole message then. */
-void tell_without_paths(struct str *out, const char *message);
 
 /* ---- ended.c ---- */
 /* What ended long ago is forgotten: samplers that are gone, and sessions with their models. */
@@ -379,7 +374,7 @@ struct future *future_seen(struct tinker *t, const struct http_exchange *x, cons
 void future_read(const struct tinker *t, struct future *f);
 /* Takes the bytes of result. */
 void future_done(struct future *f, struct str *result, bool proto);
-/* category: "user", "server" or "unknown". The client gets the message without paths (told.c). */
+/* category: "user", "server" or "unknown". The client gets the message without paths. */
 void future_fail(struct future *f, const char *category, const char *message);
 void future_end(struct future *f, enum status st, const struct err *e);
 /* Replies to the call that made it. */

@@ -45,7 +45,7 @@ void reply_detail(struct http_exchange *x, int status, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    tell_without_paths(&told, text);
+    http_tell_without_paths(&told, text);
     js_begin(&out, NULL, '{');
     js_put_str(&out, "detail", str_c(&told));
     js_end(&out, '}');

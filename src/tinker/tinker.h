@@ -11,7 +11,7 @@
 struct tinker;
 
 struct tinker_options {
-    const char *dir;       /* checkpoints lie in it; it is made. From the root on: see told.c */
+    const char *dir;       /* checkpoints lie in it; it is made. From the root on: see http_tell_without_paths */
     const char *tokenizer; /* what clients are told to load; NULL: the model's folder */
     int64_t train_tokens;  /* rows of a micro-batch at most, where a single datum allows */
     int max_awake;         /* models that are trained and on the device; the others rest in host memory */

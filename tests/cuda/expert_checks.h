@@ -319,31 +319,32 @@ static bool lora_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t N, in
     return ok;
 }
 
-/* E matrices in codes, each of two tensors, and the matrices that they mean. */
+/* E matrices in codes, each of two tensors, or of one if N is odd times 64, and the matrices that they mean. */
 static void coded_experts(struct backend *gpu, enum weight_format format, enum dtype dt, int64_t E, int64_t N,
                           int64_t depth, struct weight *coded, struct weight *plain) {
     struct rng rng = rng_make(94, (uint64_t)(E * N));
-    const int64_t half = N / 2 * depth;
-    uint16_t *m = xmalloc((size_t)(2 * half) * sizeof *m);
+    const int parts = N % 128 == 64 ? 1 : 2;
+    const int64_t all = N * depth, each = all / parts;
+    uint16_t *m = xmalloc((size_t)all * sizeof *m);
     for (int64_t i = 0; i < E; i++) {
         coded[i] = (struct weight){.N = N, .K = depth, .dt = dt, .format = format};
         plain[i] = (struct weight){.N = N, .K = depth, .dt = dt, .format = dt == DT_F32 ? FORMAT_F32 : FORMAT_BF16};
-        for (int64_t j = 0; j < 2 * half; j++) m[j] = bf16_near(rng_normal(&rng) / sqrt((double)depth));
-        for (int part = 0; part < 2; part++) {
+        for (int64_t j = 0; j < all; j++) m[j] = bf16_near(rng_normal(&rng) / sqrt((double)depth));
+        for (int part = 0; part < parts; part++) {
             struct coded_matrix c;
-            format_of(format)->quantise(m + part * half, N / 2, depth, NULL, &c);
-            format_of(format)->decode(&c, 0, half, m + part * half);
-            gpu->weight_put_coded(gpu, &coded[i], part * (N / 2), &c);
+            format_of(format)->quantise(m + part * each, N / parts, depth, NULL, &c);
+            format_of(format)->decode(&c, 0, each, m + part * each);
+            gpu->weight_put_coded(gpu, &coded[i], part * (N / parts), &c);
             coded_release(&c);
         }
         if (dt == DT_BF16) {
             gpu->weight_put(gpu, &plain[i], 0, N, m);
             continue;
         }
-        float *wide = xmalloc((size_t)(2 * half) * sizeof *wide);
-        for (int64_t j = 0; j < 2 * half; j++) wide[j] = (float)bf16_value(m[j]);
-        plain[i].w = gpu->mem_alloc(gpu, (size_t)(2 * half) * sizeof *wide);
-        gpu->mem_put(gpu, plain[i].w, wide, (size_t)(2 * half) * sizeof *wide);
+        float *wide = xmalloc((size_t)all * sizeof *wide);
+        for (int64_t j = 0; j < all; j++) wide[j] = (float)bf16_value(m[j]);
+        plain[i].w = gpu->mem_alloc(gpu, (size_t)all * sizeof *wide);
+        gpu->mem_put(gpu, plain[i].w, wide, (size_t)all * sizeof *wide);
         gpu->weight_pack(gpu, &plain[i]);
         free(wide);
     }
@@ -462,9 +463,15 @@ static void test_experts(struct backend *gpu, bool emulated) {
         const enum weight_format format = (enum weight_format)f;
         char name[96];
         snprintf(name, sizeof name, "experts in %s as the matrices that they mean", format_of(format)->name);
-        report(name, experts_in_codes(gpu, format, DT_BF16, 5, 7, 2, 128, 64) &
-                         experts_in_codes(gpu, format, DT_BF16, 30, 3, 1, 144, 72) &
+        report(name, experts_in_codes(gpu, format, DT_BF16, 30, 3, 1, 144, 72) &
+                         experts_in_codes(gpu, format, DT_BF16, 250, 3, 1, 128, 64) &
                          experts_in_codes(gpu, format, DT_F32, 4, 5, 2, 48, 136));
+        snprintf(name, sizeof name, "the same, decoded inside the products: %s", format_of(format)->name);
+        report(name, experts_in_codes(gpu, format, DT_BF16, 5, 7, 2, 128, 64) &
+                         experts_in_codes(gpu, format, DT_BF16, 8, 7, 2, 192, 448) &
+                         experts_in_codes(gpu, format, DT_BF16, 20, 12, 2, 384, 192) &
+                         experts_in_codes(gpu, format, DT_BF16, 20, 12, 2, 192, 576) &
+                         experts_in_codes(gpu, format, DT_BF16, 100, 3, 2, 192, 320));
     }
     report("experts and what adapters add to them in one",
            lora_in_one(gpu, 5, 6, 32, 2, 40, 4, DT_BF16, false) & lora_in_one(gpu, 40, 5, 96, 1, 72, 3, DT_F32, false) &

@@ -104,6 +104,19 @@ static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
     return (struct cu_side16){p, row, step, step == 1 && cuda_lines_up(p, row, 2)};
 }
 
+/* The product of all experts of the group, w the first one's matrix: with codes inside, or with what they expand to. */
+static void multiply(struct cuda_backend *c, const char *op, const struct weight *w, const struct cu_gemm16 *p,
+                     const struct cu_group *g, bool gates, const struct cu_plus *plus) {
+    struct cu_coded_group codes;
+    struct cu_group in_codes = *g;
+    if (format_is_coded(w->format) && cu_experts_takes_codes(&c->dev, p, g) && coded_group_of(w, &in_codes, &codes))
+        cuda_ok(c, op, cu_experts_gemm(&c->dev, p, &in_codes, gates, plus, &codes));
+    else if (write_codes(c, op, w, g))
+        cuda_ok(c, op,
+                cu_experts_takes(&c->dev, p, g) ? cu_experts_gemm(&c->dev, p, g, gates, plus, NULL)
+                                                : cu_gemm16_group(&c->dev, p, g, false));
+}
+
 /* y = x W^T of each expert, or x W where back. */
 static void group_product(struct cuda_backend *c, const char *op, struct tensor y, struct tensor x,
                           const struct weight *w, int64_t E, struct expert_places at, float factor, bool accumulate,
@@ -118,18 +131,16 @@ static void group_product(struct cuda_backend *c, const char *op, struct tensor 
         if (!group_of(c, op, w, E, first, at, &g, &sign)) return;
         if (!NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), sign, (uint64_t)E, ADDRESS(at.lo), ADDRESS(at.hi), accumulate))
             continue;
-        if (!write_codes(c, op, w + first, &g)) return;
         if (w->dt == DT_BF16) {
             struct cu_side16 b = back ? side(g.w[0], 1, w->K) : side(g.w[0], w->K, 1);
             for (int i = 1; i < g.n && !back; i++) b.vec = b.vec && cuda_lines_up(g.w[i], w->K, 2);
             const struct cu_gemm16 p = {
                 side(x.data, x.ld, 1),   b, y.data, y.dt == DT_BF16, y.ld, NULL, accumulate, y.rows, N, K,
                 factor == 1 ? 0 : factor};
-            cuda_ok(c, op,
-                    cu_experts_takes(&c->dev, &p, &g) ? cu_experts_gemm(&c->dev, &p, &g, false, NULL)
-                                                      : cu_gemm16_group(&c->dev, &p, &g, false));
+            multiply(c, op, w + first, &p, &g, false, NULL);
             continue;
         }
+        if (!write_codes(c, op, w + first, &g)) return;
         const struct cu_gemm p = {x.data, NULL, y.data, x.ld, w->K, y.ld, NULL, accumulate, y.rows, N, K};
         cuda_ok(c, op, cu_gemm_group(&c->dev, back ? CU_GEMM_NN : CU_GEMM_NT, &p, &g));
     }
@@ -168,8 +179,7 @@ static bool gates(struct backend *be, struct tensor y, struct tensor gu, struct 
     if (!cu_experts_takes(&c->dev, &p, &g)) return false;
     g.pair = r->pair;
     g.per_row = (int32_t)r->k;
-    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), sign) && write_codes(c, op, w, &g))
-        cuda_ok(c, op, cu_experts_gemm(&c->dev, &p, &g, true, NULL));
+    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), sign)) multiply(c, op, w, &p, &g, true, NULL);
     return true;
 }
 
@@ -217,9 +227,8 @@ static bool linear_lora(struct backend *be, struct tensor y, struct tensor x, co
                                 K,
                                 0};
     if (!cu_experts_takes(&c->dev, &p, &g)) return false;
-    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), OF_TENSOR(t), sign, ADDRESS(plus.b[0]), back) &&
-        write_codes(c, op, w, &g))
-        cuda_ok(c, op, cu_experts_gemm(&c->dev, &p, &g, false, &plus));
+    if (NOTE(c, op, OF_TENSOR(y), OF_TENSOR(x), OF_ROUTING(r), OF_TENSOR(t), sign, ADDRESS(plus.b[0]), back))
+        multiply(c, op, w, &p, &g, false, &plus);
     return true;
 }
 

@@ -140,6 +140,33 @@ bool coded_expand_group(struct cuda_backend *c, const char *op, const struct wei
     return true;
 }
 
+static bool alike(const struct device_part *a, const struct device_part *b) {
+    return a->row == b->row && a->m.rows == b->m.rows && a->m.unit == b->m.unit && a->m.format == b->m.format;
+}
+
+bool coded_group_of(const struct weight *w, struct cu_group *g, struct cu_coded_group *codes) {
+    const struct coded_weight *like = w->packed;
+    const struct device_part *const first = &like->part[0];
+    const int64_t rows = first->m.rows + (like->n > 1 ? like->part[1].m.rows : 0);
+    if (like->n > 2 || first->row != 0 || !first->m.unit || rows != w->N) return false;
+    for (int i = 0; i < g->n; i++) {
+        const struct coded_weight *cw = w[i].packed;
+        if (cw->n != like->n) return false;
+        for (int k = 0; k < cw->n; k++)
+            if (!alike(&cw->part[k], &like->part[k]) ||
+                memcmp(cw->part[k].tables, cw->part[0].tables, sizeof cw->part[0].tables) != 0)
+                return false;
+    }
+    codes->format = w->format;
+    codes->rows = first->m.rows;
+    for (int i = 0; i < g->n; i++) {
+        const struct coded_weight *cw = w[i].packed;
+        g->w[i] = cw->part[0].mem;
+        codes->second[i] = cw->n > 1 ? cw->part[1].mem : NULL;
+    }
+    return true;
+}
+
 void coded_get(struct backend *be, const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {
     struct cuda_backend *c = cuda_begin(be, "weight_get");
     struct weight narrow = *w, plain;

@@ -274,6 +274,9 @@ bool coded_expand(struct cuda_backend *c, const char *op, const struct weight *w
  * where each of them comes to lie in scratch; coded_expand_group writes those there that have rows. */
 bool coded_group_room(struct cuda_backend *c, const char *op, const struct weight *w, struct cu_group *g);
 bool coded_expand_group(struct cuda_backend *c, const char *op, const struct weight *w, const struct cu_group *g);
+/* The same matrices as the kernel that decodes them inside wants them: into g->w and *codes. False: it does not take
+ * them, and g is as it was. */
+bool coded_group_of(const struct weight *w, struct cu_group *g, struct cu_coded_group *codes);
 /* The matrix as the kernel for few rows wants it, without `few`. False where it cannot take it. */
 bool coded_few_of(const struct weight *w, struct cu_coded_few *out);
 /* That kernel for a product with p->codes: whether it can compute it, and the product, as a cudaError_t. */

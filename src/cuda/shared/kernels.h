@@ -249,9 +249,19 @@ struct cu_plus {
     int n, K;
     const float *b[CU_PLUS_SITES];
 };
-/* plus may be NULL, and is with gates. */
+/* Experts in codes that are decoded inside the product: e->w[i] is a struct cu_coded in device memory, which has the
+ * matrix's first rows, and second[i] one that has those behind, if there are any. All are in units and have the sizes
+ * and the format of each other, and both parts of an expert have the same tables. _takes_codes: whether the product is
+ * one for them, and its rows are few enough; with the bits of the product with the decoded matrices. */
+struct cu_coded_group {
+    enum weight_format format;
+    int64_t rows; /* of the first part */
+    const void *second[CU_GROUP_MOST];
+};
+int cu_experts_takes_codes(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e);
+/* plus may be NULL, and is with gates. codes: NULL for matrices in bfloat16. */
 int cu_experts_gemm(const struct cu_dev *d, const struct cu_gemm16 *g, const struct cu_group *e, int gates,
-                    const struct cu_plus *plus);
+                    const struct cu_plus *plus, const struct cu_coded_group *codes);
 
 /* experts.cu: the ops of tensor/experts.h. Matrices are float32, or bfloat16 where `narrow` says so. */
 struct cu_routing {

@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -474,7 +475,7 @@ static struct js *connect_as(const char *folder) {
 
 static const struct nats_api *real;
 static nats_sign_fn *real_sign;
-static int with_zero; /* so many signatures begin with a byte 0 */
+static atomic_int with_zero; /* so many signatures begin with a byte 0 */
 static bool sign_with_zero(void *ctx, const char *nonce, unsigned char signature[64]) {
     if (!real_sign(ctx, nonce, signature)) return false;
     if (with_zero > 0) {

@@ -67,6 +67,7 @@ void emulate_launch(int64_t grid, int block, int64_t shared, const std::function
 
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline void __syncthreads(void) { emulate_barrier(false); }
+static inline void __syncwarp(void) { emulate_barrier(true); }
 static inline float __shfl_sync(unsigned mask, float v, int lane, int width) {
     (void)mask;
     const int self = (int)(threadIdx.x % 32);

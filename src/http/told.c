@@ -1,9 +1,10 @@
-/* What clients are told of failures. Messages of the rooms below say which file it was, which is for the server's log:
- * no tenant is to learn where the server keeps its things. All such paths begin at the root (see tinker_options). */
+/* What clients are told of failures. Messages of other rooms say which file it was, which is for the server's log: no
+ * client is to learn where the server keeps its things. All such paths begin at the root. */
 #include <string.h>
 
 #include "base/log.h"
-#include "tinker/internal.h"
+#include "http/http.h"
+#include "io/json.h"
 
 /* Whether a path begins at text[i]: a slash that begins a word. Those of "tinker://..." and of "a/b" begin none. */
 static bool begins_path(const char *text, size_t i) {
@@ -25,7 +26,7 @@ static size_t path_length(const char *text, size_t i) {
     return (size_t)(first - from);
 }
 
-void tell_without_paths(struct str *out, const char *message) {
+void http_tell_without_paths(struct str *out, const char *message) {
     bool named = false;
     for (size_t i = 0; message[i];) {
         if (!begins_path(message, i)) {
@@ -39,5 +40,11 @@ void tell_without_paths(struct str *out, const char *message) {
     if (!named) return;
     CLEANUP_STR struct str quoted = STR_INIT; /* a client's words may be in it, and must not begin a line of the log */
     js_add_quoted(&quoted, message, strlen(message));
-    log_warn("tinker: a client was told, without paths: %s", quoted.p);
+    log_warn("a client was told, without paths: %s", quoted.p);
+}
+
+void http_reply_failure(struct http_exchange *x, int status, const char *code, const char *param, const struct err *e) {
+    CLEANUP_STR struct str told = STR_INIT;
+    http_tell_without_paths(&told, e->msg);
+    http_reply_error(x, status, code, param, "%s", str_c(&told));
 }
