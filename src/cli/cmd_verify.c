@@ -249,6 +249,16 @@ static enum status read_solution(const char *path, enum verify_backend backend, 
     return ST_OK;
 }
 
+/* Prints the message with its further lines indented, so that none can be taken for a line of ours. */
+static void print_message(const char *text) {
+    printf("message    ");
+    for (; *text; text++) {
+        putchar(*text);
+        if (*text == '\n' && text[1]) printf("%11s", "");
+    }
+    putchar('\n');
+}
+
 static void print_verdict(const struct problem *p, const char *path, const struct verdict *v) {
     printf("problem    %s\nsolution   %s\n", p->key ? p->key : p->name, path);
     printf("outcome    %s: %s\n", outcome_name(v->outcome), outcome_text(v->outcome));
@@ -264,7 +274,7 @@ static void print_verdict(const struct problem *p, const char *path, const struc
            v->time_s * 1e3);
     if (v->problem_flags[0]) printf("problem is %s (docs/formats.md, Problems)\n", v->problem_flags);
     if (v->lint[0]) printf("lint       %s\n", v->lint);
-    if (v->message[0]) printf("message    %s\n", v->message);
+    if (v->message[0]) print_message(v->message);
 }
 
 static void print_reward(const struct episode *ep) {

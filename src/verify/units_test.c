@@ -871,6 +871,16 @@ static void test_spent(void **state) {
     assert_string_equal(str_c(&b), "{}");
 }
 
+/* Nothing of a message moves a terminal's cursor; other letters than English ones stay. */
+static void test_verdict_clean(void **state) {
+    (void)state;
+    struct verdict v = {0};
+    VERDICT_SAY(&v, "a\tb\n\x1b[2J\r\x07\x7f\xc2\x9b"
+                    "1m \xc3\x9c\xc2\xb5\xc2");
+    verdict_clean(&v);
+    assert_string_equal(v.message, "a\tb\n?[2J???\?\?1m \xc3\x9c\xc2\xb5\xc2");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_load_finds_what_runs),
@@ -892,6 +902,7 @@ int main(void) {
         cmocka_unit_test(test_timing_overlaps),
         cmocka_unit_test(test_timing_plans),
         cmocka_unit_test(test_verdict_json),
+        cmocka_unit_test(test_verdict_clean),
         cmocka_unit_test(test_replies),
         cmocka_unit_test(test_last_words),
         cmocka_unit_test(test_spent),

@@ -87,6 +87,14 @@ void verdict_of_nothing(struct verdict *v) {
     VERDICT_SAY(v, "%s", outcome_text(OUTCOME_NO_KERNEL));
 }
 
+void verdict_clean(struct verdict *v) {
+    for (unsigned char *p = (unsigned char *)v->message; *p; p++) {
+        const bool wide = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
+        if ((*p < 32 && *p != '\n' && *p != '\t') || *p == 127 || wide) *p = '?';
+        if (wide) *++p = '?';
+    }
+}
+
 void verdict_flag_problem(struct verdict *v, const struct problem *p) {
     CLEANUP_STR struct str flags = STR_INIT;
     problem_flags(p, &flags);

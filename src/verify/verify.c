@@ -352,6 +352,7 @@ static enum status judge_all(struct verifier *v, struct verify_work *all, size_t
 
 /* What a verdict gets behind the judgement. */
 static void settle(struct verify_work *w) {
+    verdict_clean(&w->item->verdict);
     verdict_flag_problem(&w->item->verdict, w->item->problem);
     w->settled = true;
 }

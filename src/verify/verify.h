@@ -233,6 +233,9 @@ void verifier_recall(struct verifier *v, const struct digest *key, const struct 
 void verdict_of_trouble(struct verdict *v, enum status st, const struct err *e);
 /* The verdict on an answer that holds no kernel: a source that is NULL or empty. */
 void verdict_of_nothing(struct verdict *v);
+/* Makes question marks of a message's control characters, but for tabs and line feeds. An answer chooses much of it,
+ * and a terminal would obey. */
+void verdict_clean(struct verdict *v);
 /* What is known to be wrong with the problem, into the verdict. */
 void verdict_flag_problem(struct verdict *v, const struct problem *p);
 /* Writes the verdict's message, as printf does. */

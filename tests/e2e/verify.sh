@@ -35,6 +35,10 @@ if grep -qs landlock /sys/kernel/security/lsm; then
 else skip "and Landlock still hides the files" "no Landlock in this kernel, or /sys/kernel/security is not mounted"; fi
 refuses "an endless loop ends at the deadline" 1 '^outcome +timeout' verify --solution $answers/infinite_loop.c --timeout 1
 refuses "a wrong answer" 1 '^outcome +wrong_output' verify --solution $answers/nearly.c
+printf '#error \033[2J\nvoid kernel(const float *x, float *out) { (void)x; wrong y; }\n' >"$tmp/escapes.c"
+check "no terminal obeys a message, and its lines are told from ours" sh -c \
+    "'$KRL' verify --problem tests/verify/relu.py --solution '$tmp/escapes.c' >'$tmp/escapes'
+     grep -q '#error ?\[2J' '$tmp/escapes' && ! grep -q \"\$(printf '\033')\" '$tmp/escapes' && grep -q '^           kernel.c:2:' '$tmp/escapes'"
 refuses "a compile error names the line of the answer" 1 'kernel.c:2:' verify --solution $answers/compile_error.c
 for backend in hip thunderkittens; do
     refuses "no $backend here" 1 '^outcome +backend_unavailable' env -u THUNDERKITTENS_ROOT "$KRL" verify --backend $backend \

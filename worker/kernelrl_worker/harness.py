@@ -43,7 +43,8 @@ def explain(error):
         text = f"line {frames[-1].lineno}: {text}"
         if frames[-1].line:
             text += f"\n{frames[-1].line}"
-    return text[:6000]
+    # JSON has no room for a NUL, nor for half of a pair of surrogates.
+    return text[:6000].replace("\0", "?").encode("utf-8", "replace").decode()
 
 
 def place_of(t):

@@ -216,6 +216,9 @@ class Failures(unittest.TestCase):
         self.assertEqual(build.kind_of(SyntaxError("x"), "runtime"), "compile")
         self.assertEqual(build.kind_of(ValueError("x"), "runtime"), "runtime")
 
+    def test_an_explanation_can_be_sent(self):
+        self.assertEqual(harness.explain(ValueError("a\0b\udc80")), "ValueError: a?b?")
+
 
 if __name__ == "__main__":
     unittest.main()
