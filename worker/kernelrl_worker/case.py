@@ -2,7 +2,8 @@
 
 A case draws inputs, knows the right outputs, and judges those of an answer. A set of inputs is (family, seed, parameter
 set). It is made again whenever it is wanted, so that problems of any size fit. Expected outputs are kept while there is
-room. There are two parameter sets: 0 as the module initialises it, 1 with other parameters, none of them constant.
+room. There are two parameter sets: 0 as the module initialises it, but for an element of constant vectors, 1 with other
+parameters, none of them constant.
 """
 
 import contextlib
@@ -70,9 +71,12 @@ class Case:
         self.init = problem.init_inputs(module)
         self.models, self.states = [], []
         for which, seed in enumerate(seeds):
-            model = tensors.build_module(module.Model, self.init, seed, which > 0, self.device, self.dtype)
-            if which > 0:
+            how = tensors.RANDOM if which > 0 else request["constants"]
+            model = tensors.build_module(module.Model, self.init, seed, how, self.device, self.dtype)
+            if how == tensors.RANDOM:
                 self._disturb(model, seed)
+            elif how == tensors.TOUCHED:
+                problem.touch_constants(model, seed ^ STATE_KEY)
             self.models.append(model)
             self.states.append([t.clone() for t in list(model.parameters()) + list(model.buffers())])
         self.doubles = [problem.Double(model) for model in self.models]
@@ -88,10 +92,9 @@ class Case:
         problem.seed_all(seed ^ STATE_KEY)
         with torch.no_grad():
             for parameter in model.parameters():
-                flat = parameter.detach().reshape(-1)
-                if parameter.is_floating_point() and flat.numel() and bool((flat == flat[0]).all()):
+                if problem.is_constant(parameter):
                     noise = torch.randn(parameter.shape, dtype=torch.float32).to(parameter)
-                    parameter.add_(0.25 * noise * max(abs(float(flat[0])), 0.1))
+                    parameter.add_(0.25 * noise * max(abs(float(parameter.reshape(-1)[0])), 0.1))
             problem.disturb_statistics(model)
 
     # ---- what the problem is ----

@@ -135,7 +135,7 @@ class Harness:
                 if possible:
                     copy = tensors.load_file(self.path, "answer")
                     init = tensors.unpack(request["init"])
-                    model = tensors.build_module(copy.ModelNew, init, 0, False, "meta", self.dtype)
+                    model = tensors.build_module(copy.ModelNew, init, 0, tensors.PLAIN, "meta", self.dtype)
                     shapes = iter([tensors.without_memory(item) for item in request["inputs"]])
                     inputs = [next(shapes) if v is None else v for v in tensors.unpack(request["values"])]
                     with torch.no_grad():
@@ -175,7 +175,7 @@ class Harness:
         init = tensors.unpack(request["init"])
         try:
             module = tensors.build_module(
-                self.cls, init, request["seed"], request["disturbed"], self.device, self.dtype
+                self.cls, init, request["seed"], request["constants"], self.device, self.dtype
             )
             if not hasattr(module, "forward"):
                 return {"ok": False, "kind": "runtime", "error": "the class has no forward()"}

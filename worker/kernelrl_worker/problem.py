@@ -86,6 +86,19 @@ def shaken(value):
     return value * (1 + (torch.randint(0, 3, value.shape) - 1).to(value) * torch.finfo(value.dtype).eps)
 
 
+def is_constant(parameter):
+    flat = parameter.detach().reshape(-1)
+    return parameter.is_floating_point() and flat.numel() > 0 and bool((flat == flat[0]).all())
+
+
+def touch_constants(module, seed):
+    """Changes one element of each parameter that is constant (tensors.touch_constant)."""
+    seed_all(seed)
+    for parameter in module.parameters():
+        if is_constant(parameter):
+            tensors.touch_constant(parameter)
+
+
 def disturb_statistics(module):
     """Moves running statistics away from 0 and 1, since nothing initialises them at random."""
     for name, buffer in module.named_buffers():

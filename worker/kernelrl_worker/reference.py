@@ -56,16 +56,16 @@ def outputs_of(result):
 class Problem:
     timed_last = None  # the problem that keeps copies of inputs
 
-    def __init__(self, code, param_seeds):
+    def __init__(self, code, param_seeds, touched=False):
         self.file_name = f"<problem {id(self):x}>"
         try:
-            self._load(code, param_seeds)
+            self._load(code, param_seeds, touched)
         except ProblemError:
             raise
         except Exception as error:
             raise ProblemError(problem.explain(error, self.file_name)) from error
 
-    def _load(self, code, param_seeds):
+    def _load(self, code, param_seeds, touched):
         seed_all(param_seeds[0])
         module = problem.load(code, self.file_name)
         self.get_inputs = module.get_inputs
@@ -77,6 +77,8 @@ class Problem:
             model = module.Model(*init_inputs)
         if self._has_double(model):
             model.float()
+        if touched:
+            problem.touch_constants(model, param_seeds[0])
         self.models = [model, self._disturbed(model, param_seeds[1])]
         self.doubles = [problem.Double(m) for m in self.models]
         self.touches = None  # [(input, value of an element that shows)], as soon as they were looked for

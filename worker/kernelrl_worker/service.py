@@ -25,7 +25,7 @@ class Service:
                 self.referee = referee.Referee()
             return self.referee.handle(op[len("module_") :], request, channel)
         if op == "load":
-            problem = Problem(request["code"], request["param_seeds"])
+            problem = Problem(request["code"], request["param_seeds"], request["touched"])
             self.problems[request["problem"]] = problem
             return {"spec": {"args": problem.args}}
         if op == "drop":

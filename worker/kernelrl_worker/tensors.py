@@ -272,11 +272,24 @@ class Cuda:
 # ---- modules with equal parameters on both sides ----
 
 
+PLAIN, TOUCHED, RANDOM = "plain", "touched", "random"  # what initialisers make of constants
+
+
+def touch_constant(tensor):
+    """Changes one element, drawn at random, of a tensor that has several. So whoever looks at some elements cannot tell
+    that a scale of ones or a bias of zeros may be left out."""
+    if tensor.numel() > 1 and tensor.is_floating_point() and tensor.is_contiguous():
+        flat = tensor.detach().view(-1)
+        at = int(torch.randint(flat.numel(), (1,)))
+        flat[at] += 0.5 * max(abs(float(flat[at])), 0.5)
+
+
 @contextlib.contextmanager
-def random_constants(wanted):
-    """Initialisers that fill with a constant (norms' scales of one, biases of zero) fill with random numbers instead.
-    They draw from the generator that all initialisers draw from, so that both sides get the same."""
-    if not wanted:
+def constants(how):
+    """Initialisers that fill with a constant (norms' scales of one, biases of zero) change one element (TOUCHED), or fill
+    with random numbers instead (RANDOM). They draw from the generator that all initialisers draw from, so that both
+    sides get the same."""
+    if how == PLAIN:
         yield
         return
     saved = {name: getattr(torch.nn.init, name) for name in ("ones_", "zeros_", "constant_")}
@@ -285,7 +298,10 @@ def random_constants(wanted):
         def fill(tensor, *rest):
             center = rest[0] if rest else value
             with torch.no_grad():
-                return tensor.copy_(center + 0.25 * torch.randn(tensor.shape).to(tensor.dtype))
+                if how == RANDOM:
+                    return tensor.copy_(center + 0.25 * torch.randn(tensor.shape).to(tensor.dtype))
+                touch_constant(tensor.fill_(center))
+                return tensor
 
         return fill
 
@@ -307,10 +323,11 @@ def seed_everything(seed):
         torch.default_generator.manual_seed(seed)
 
 
-def build_module(cls, init, seed, disturbed, device, dtype):
-    """A module as KernelBench builds it: under a seed, on the CPU, then moved. init: list, or dict of keywords."""
+def build_module(cls, init, seed, how, device, dtype):
+    """A module as KernelBench builds it: under a seed, on the CPU, then moved. init: list, or dict of keywords. how: of
+    constants."""
     seed_everything(seed)
-    with random_constants(disturbed):
+    with constants(how):
         module = cls(**init) if isinstance(init, dict) else cls(*init)
     if not isinstance(module, torch.nn.Module):
         return module

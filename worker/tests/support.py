@@ -18,7 +18,7 @@ def get_inputs():
 def case_of(code, precision="fp32"):
     """A problem as the referee knows it, on the CPU."""
     request = {"device": "cpu", "precision": precision, "cpu_inputs": False, "code": code, "init_seeds": [1, 2]}
-    return case.Case(request)
+    return case.Case(request | {"constants": tensors.PLAIN})
 
 
 def add_lane(case, lane, slots):

@@ -41,23 +41,26 @@ class Memory(unittest.TestCase):
 
 
 class Modules(unittest.TestCase):
-    def build(self, seed, disturbed):
-        return tensors.build_module(torch.nn.BatchNorm1d, [8], seed, disturbed, "cpu", torch.float32)
+    def build(self, seed, how):
+        return tensors.build_module(torch.nn.BatchNorm1d, [8], seed, how, "cpu", torch.float32)
 
     def test_equal_seeds_give_equal_modules_and_no_constants_where_wanted(self):
-        a, b, plain = self.build(3, True), self.build(3, True), self.build(3, False)
+        a, b, plain = self.build(3, tensors.RANDOM), self.build(3, tensors.RANDOM), self.build(3, tensors.PLAIN)
         self.assertTrue(torch.equal(a.weight, b.weight))
         self.assertTrue(bool((a.weight != 1).all() and (a.bias != 0).all()))
         self.assertTrue(bool((plain.weight == 1).all()))
+        c, d = self.build(3, tensors.TOUCHED), self.build(3, tensors.TOUCHED)
+        self.assertTrue(torch.equal(c.weight, d.weight) and torch.equal(c.bias, d.bias))
+        self.assertEqual((int((c.weight != 1).sum()), int((c.bias != 0).sum())), (1, 1))
         self.assertTrue(bool((torch.nn.init.ones_(torch.empty(3)) == 1).all()))  # put back
 
     def test_state_is_adopted_by_name_else_in_order_else_not(self):
         wanted = [("weight", torch.full((8,), 5.0)), ("bias", torch.full((8,), 6.0))]
         wanted += [("running_mean", torch.full((8,), 7.0)), ("running_var", torch.full((8,), 8.0))]
-        module = self.build(1, False)
+        module = self.build(1, tensors.PLAIN)
         self.assertEqual(tensors.adopt_state(module, wanted), "name")
         self.assertEqual(float(module.running_var[0]), 8.0)
-        module = self.build(1, False)
+        module = self.build(1, tensors.PLAIN)
         self.assertEqual(tensors.adopt_state(module, [(f"other{i}", t) for i, (_, t) in enumerate(wanted)]), "order")
         self.assertEqual(float(module.running_var[0]), 8.0)
         self.assertEqual(tensors.adopt_state(module, wanted[:1] + [("x", torch.zeros(9))]), "own")

@@ -130,6 +130,7 @@ static enum status load(struct references *r, struct reference *p, struct err *e
     js_begin(&q, "param_seeds", '[');
     for (uint64_t i = 0; i < SETS_PARAM_SETS; i++) js_put_i64(&q, NULL, (int64_t)secret(p, 1, i));
     js_end(&q, ']');
+    js_put_bool(&q, "touched", !r->single_input);
     js_end(&q, '}');
     TRY(refworker_call(r->worker, &q, -1, load_timeout_s, &reply, e));
     enum status st = ST_OK;

@@ -88,6 +88,11 @@ static void put_set(struct str *q, const struct modcase *c, const struct modset 
 
 /* ---- loading ---- */
 
+const char *modcase_constants(const struct verify_options *o, int param_set) {
+    if (param_set > 0) return "random";
+    return o->scoring == SCORING_HARDENED && !o->single_input ? "touched" : "plain";
+}
+
 static uint64_t secret(const struct modcase *c, uint64_t stream, uint64_t i) {
     /* An answer is told some of these numbers, and sees what is drawn from others. It must not be able to find the
      * rest. They have 53 bits, so that they are positive, and exact for every JSON reader. */
@@ -126,6 +131,7 @@ static enum status load(struct modcases *m, struct modcase *c, struct err *e) {
     js_begin(&q, "init_seeds", '[');
     for (int i = 0; i < 2; i++) js_put_i64(&q, NULL, (int64_t)c->init_seeds[i]);
     js_end(&q, ']');
+    js_put_str(&q, "constants", modcase_constants(m->o, 0));
     js_end(&q, '}');
     enum status st = refworker_call(m->worker, &q, -1, load_timeout_s, &c->loaded, e);
     if (st == ST_WORKER) {

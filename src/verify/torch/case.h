@@ -101,6 +101,9 @@ enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e
 /* Timed set i. It is as get_inputs() draws it, on the parameters as initialised. In hardened scoring with several
  * inputs some sets are of another family, and nobody can know which. */
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i);
+/* What initialisers make of constants in a parameter set (worker, tensors.py): "plain", in the first set of hardened
+ * scoring "touched", in the second "random". */
+const char *modcase_constants(const struct verify_options *o, int param_set);
 /* The seed of what forward() itself may draw on a set. The answer is told this seed, so it is not the seed of the
  * inputs. */
 uint64_t modcase_forward_seed(const struct modcase *c, const struct modset *s);

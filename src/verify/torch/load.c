@@ -147,7 +147,7 @@ bool run_build(struct torch_answer *r, int param_set) {
     run_open_request(&q, "build");
     js_put_i64(&q, "param_set", param_set);
     js_put_i64(&q, "seed", (int64_t)c->init_seeds[param_set]);
-    js_put_bool(&q, "disturbed", param_set > 0);
+    js_put_str(&q, "constants", modcase_constants(r->j->o, param_set));
     js_put_bool(&q, "adopt", is_hardened(r->j));
     js_put_json(&q, "init", json_object_get(c->loaded, "init"));
     return run_simple(r, &q, -1, r->j->o->run_timeout_s, "in __init__()");
