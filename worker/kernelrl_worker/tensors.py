@@ -286,9 +286,9 @@ def touch_constant(tensor):
 
 @contextlib.contextmanager
 def constants(how):
-    """Initialisers that fill with a constant (norms' scales of one, biases of zero) change one element (TOUCHED), or fill
-    with random numbers instead (RANDOM). They draw from the generator that all initialisers draw from, so that both
-    sides get the same."""
+    """Initialisers that fill with a constant (norms' scales of one, biases of zero) change one element (TOUCHED), or
+    fill with random numbers instead (RANDOM). They draw from the generator that all initialisers draw from, so that
+    both sides get the same."""
     if how == PLAIN:
         yield
         return
