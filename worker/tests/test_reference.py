@@ -60,7 +60,7 @@ def layout_of(args, sets):
 class Sets(unittest.TestCase):
     def setUp(self):
         self.service = Service()
-        self.args = self.ask(op="load", code=CODE, param_seeds=[1, 2])["spec"]["args"]
+        self.args = self.ask(op="load", code=CODE, param_seeds=[1, 2], touched=False)["spec"]["args"]
         self.layout, size = layout_of(self.args, 3)
         fd = os.memfd_create("sets")
         os.ftruncate(fd, size)
@@ -149,6 +149,12 @@ class Refused(unittest.TestCase):
             self.assertIn(old, CODE)
             with self.assertRaisesRegex(problem.ProblemError, message):
                 reference.Problem(CODE.replace(old, new), [1, 2])
+
+    def test_one_element_of_a_constant_parameter_is_touched(self):
+        code = CODE.replace("nn.Linear(8, 4)", "nn.LayerNorm(8)")
+        for touched, others in ((True, 1), (False, 0)):
+            norm = reference.Problem(code, [1, 2], touched).models[0].linear
+            self.assertEqual((int((norm.weight != 1).sum()), int((norm.bias != 0).sum())), (others, others))
 
 
 if __name__ == "__main__":
