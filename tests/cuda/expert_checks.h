@@ -319,7 +319,19 @@ static bool lora_in_one(struct backend *gpu, int64_t T, int64_t E, int64_t N, in
     return ok;
 }
 
-/* E matrices in codes, each of two tensors, or of one if N is odd times 64, and the matrices that they mean. */
+/* Scales in float32 in place of codes of scales, as in files without nested quantisation. The caller frees them. */
+static float *unnest(struct coded_matrix *c) {
+    const int64_t blocks = c->rows * c->K / NF4_BLOCK;
+    float *scale = xmalloc((size_t)blocks * sizeof *scale);
+    for (int64_t i = 0; i < blocks; i++) scale[i] = c->nested_map[c->absmax[i]] * c->nested[i / NF4_NESTED] + c->offset;
+    c->scale = scale;
+    c->absmax = NULL;
+    c->nested = c->nested_map = NULL;
+    return scale;
+}
+
+/* E matrices in codes, each of two tensors, or of one if N is odd times 64, and the matrices that they mean. Of NF4
+ * those of depth 64 have scales in float32. */
 static void coded_experts(struct backend *gpu, enum weight_format format, enum dtype dt, int64_t E, int64_t N,
                           int64_t depth, struct weight *coded, struct weight *plain) {
     struct rng rng = rng_make(94, (uint64_t)(E * N));
@@ -334,7 +346,9 @@ static void coded_experts(struct backend *gpu, enum weight_format format, enum d
             struct coded_matrix c;
             format_of(format)->quantise(m + part * each, N / parts, depth, NULL, &c);
             format_of(format)->decode(&c, 0, each, m + part * each);
+            float *scales = format == FORMAT_NF4 && depth == 64 ? unnest(&c) : NULL;
             gpu->weight_put_coded(gpu, &coded[i], part * (N / parts), &c);
+            free(scales);
             coded_release(&c);
         }
         if (dt == DT_BF16) {
@@ -471,6 +485,7 @@ static void test_experts(struct backend *gpu, bool emulated) {
                          experts_in_codes(gpu, format, DT_BF16, 8, 7, 2, 192, 448) &
                          experts_in_codes(gpu, format, DT_BF16, 20, 12, 2, 384, 192) &
                          experts_in_codes(gpu, format, DT_BF16, 20, 12, 2, 192, 576) &
+                         experts_in_codes(gpu, format, DT_BF16, 20, 12, 2, 384, 64) &
                          experts_in_codes(gpu, format, DT_BF16, 100, 3, 2, 192, 320));
     }
     report("experts and what adapters add to them in one",

@@ -2,8 +2,8 @@
 
 A case draws inputs, knows the right outputs, and judges those of an answer. A set of inputs is (family, seed, parameter
 set). It is made again whenever it is wanted, so that problems of any size fit. Expected outputs are kept while there is
-room. There are two parameter sets: 0 as the module initialises it, but for an element of constant vectors, 1 with other
-parameters, none of them constant.
+room. There are two parameter sets: 0 as the module initialises it, with one element of each constant changed in
+hardened scoring, and 1 with other parameters, none of them constant.
 """
 
 import contextlib

@@ -4,9 +4,10 @@ For each problem the worker reports the interface that an answer in C implements
 memory shared with the verifier (`fill`): the inputs, and what the model makes of them. `time` runs eager PyTorch on
 sets that are there.
 
-There are two parameter sets: 0 as the module initialises it, 1 with the same parameters shuffled and disturbed, so that
-no answer can rely on biases being zero, scales being one, or values seen before. The families of inputs that are used
-here are `shipped`, `signed`, `touched`, `scaled` and `spikes` (families.py).
+There are two parameter sets: 0 as the module initialises it (touched: with one element of each constant changed), 1
+with the same parameters shuffled and disturbed, so that no answer can rely on biases being zero, scales being one, or
+values seen before. The families of inputs that are used here are `shipped`, `signed`, `touched`, `scaled` and `spikes`
+(families.py).
 """
 
 import copy

@@ -144,7 +144,7 @@ static __device__ __forceinline__ void expand_units(const struct cu_coded &m, vo
         for (int i = threadIdx.x; i < NF4_CODES * 32; i += UNIT_THREADS) map[i / 32][i % 32] = m.map[i / 32];
         scale = unit_scales(m, unit, lane, unit_nested(m, at.row, at.panel, lane), m.nested_map);
     } else {
-        scale.x = scale.y = fp8_scale(m, at.row, at.panel);
+        scale.x = scale.y = *fp8_scale_at(m, at.row, at.panel);
     }
     __syncthreads();
     const auto nf4 = [&](uint32_t word, int i) {

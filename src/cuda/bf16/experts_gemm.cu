@@ -150,9 +150,9 @@ template <int BN, int STRIP, grouped_way WAY, int FORMAT> struct warp_units {
                 copy16(to + j * 512 + lane * 16, unit + j * 512 + lane * 16);
             if (more < m.unit) copy16(to + more, unit + more);
             if (!NF4) {
-                if (lane == 0) async_copy4(scale, &m.scale[row / FP8_BLOCK * ceil_div(K, FP8_BLOCK) + panel / 2], true);
+                if (lane == 0) async_copy4(scale, fp8_scale_at(m, row, panel), true);
             } else if (m.absmax && lane < CU_STRIP) {
-                async_copy4(scale + lane, &m.nested[((row + lane) * (K / NF4_BLOCK) + panel) / NF4_NESTED], true);
+                async_copy4(scale + lane, nested_at(m, row + lane, panel), true);
             }
         }
     }
@@ -169,9 +169,12 @@ template <int BN, int STRIP, grouped_way WAY, int FORMAT> struct warp_units {
             const float *const scale = reinterpret_cast<const float *>(unit + unit_room<FORMAT>::SCALE);
             struct unit_codes<FORMAT> u;
             unit_load(u, unit, lane);
-            float2 by = make_float2(scale[0], scale[0]);
+            float2 by; /* the scales of rows lane / 4 and eight behind it; NF4's may be in codes with scales of their
+                          own */
             if constexpr (NF4)
                 by = unit_scales(m, unit, lane, make_float2(scale[lane / 4], scale[lane / 4 + 8]), nested_map);
+            else
+                by = make_float2(scale[0], scale[0]);
 #pragma unroll
             for (int s = 0; s < PANEL / 16; s++) {
                 uint32_t a[4];

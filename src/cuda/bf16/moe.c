@@ -107,11 +107,15 @@ static struct cu_side16 side(const void *p, int64_t row, int64_t step) {
 /* The product of all experts of the group, w the first one's matrix: with codes inside, or with what they expand to. */
 static void multiply(struct cuda_backend *c, const char *op, const struct weight *w, const struct cu_gemm16 *p,
                      const struct cu_group *g, bool gates, const struct cu_plus *plus) {
-    struct cu_coded_group codes;
-    struct cu_group in_codes = *g;
-    if (format_is_coded(w->format) && cu_experts_takes_codes(&c->dev, p, g) && coded_group_of(w, &in_codes, &codes))
-        cuda_ok(c, op, cu_experts_gemm(&c->dev, p, &in_codes, gates, plus, &codes));
-    else if (write_codes(c, op, w, g))
+    if (format_is_coded(w->format) && cu_experts_takes_codes(&c->dev, p, g)) {
+        struct cu_coded_group codes;
+        struct cu_group in_codes = *g;
+        if (coded_group_of(w, &in_codes, &codes)) {
+            cuda_ok(c, op, cu_experts_gemm(&c->dev, p, &in_codes, gates, plus, &codes));
+            return;
+        }
+    }
+    if (write_codes(c, op, w, g))
         cuda_ok(c, op,
                 cu_experts_takes(&c->dev, p, g) ? cu_experts_gemm(&c->dev, p, g, gates, plus, NULL)
                                                 : cu_gemm16_group(&c->dev, p, g, false));

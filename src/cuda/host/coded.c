@@ -8,6 +8,7 @@
 
 struct coded_weight {
     int n;
+    bool one_table; /* true: the parts have the same tables */
     struct device_part {
         int64_t row;
         struct cu_coded m;
@@ -83,6 +84,9 @@ void coded_put(struct backend *be, struct weight *w, int64_t row, const struct c
     part->m.nested = keep(be, &at, m->absmax ? m->nested : NULL, format_blocks(blocks, NF4_NESTED) * each);
     part->m.nested_map = keep(be, &at, m->absmax ? m->nested_map : NULL, NF4_SCALES * each);
     ASSERT(at <= (char *)part->mem + cuda_coded_bytes(m));
+    cw->one_table = true;
+    for (int k = 1; k < cw->n; k++)
+        cw->one_table &= memcmp(cw->part[k].tables, cw->part[0].tables, sizeof part->tables) == 0;
     _Static_assert(sizeof part->m <= CUDA_CODED_WORDS, "a part begins with them");
     be->mem_put(be, part->mem, &part->m, sizeof part->m);
 }
@@ -151,11 +155,9 @@ bool coded_group_of(const struct weight *w, struct cu_group *g, struct cu_coded_
     if (like->n > 2 || first->row != 0 || !first->m.unit || rows != w->N) return false;
     for (int i = 0; i < g->n; i++) {
         const struct coded_weight *cw = w[i].packed;
-        if (cw->n != like->n) return false;
+        if (cw->n != like->n || !cw->one_table) return false;
         for (int k = 0; k < cw->n; k++)
-            if (!alike(&cw->part[k], &like->part[k]) ||
-                memcmp(cw->part[k].tables, cw->part[0].tables, sizeof cw->part[0].tables) != 0)
-                return false;
+            if (!alike(&cw->part[k], &like->part[k])) return false;
     }
     codes->format = w->format;
     codes->rows = first->m.rows;
@@ -186,8 +188,8 @@ bool coded_few_of(const struct weight *w, struct cu_coded_few *out) {
     int64_t row = 0;
     out->n_parts = cw->n;
     for (int i = 0; i < cw->n; i++) { /* in the order of rows */
-        const struct device_part *p = &cw->part[i], *first = &cw->part[0];
-        if (p->row != row || !p->m.unit || memcmp(p->tables, first->tables, sizeof p->tables) != 0) return false;
+        const struct device_part *p = &cw->part[i];
+        if (p->row != row || !p->m.unit || !cw->one_table) return false;
         out->part[i] = cw->part[i].m;
         row += cw->part[i].m.rows;
     }

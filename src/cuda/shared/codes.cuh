@@ -75,14 +75,17 @@ static __device__ __forceinline__ float2 unit_scales(const struct cu_coded &m, c
     const uint32_t both = reinterpret_cast<const uint16_t *>(p)[lane / 4];
     return make_float2(nested_map[both & 255u] * nested.x + m.offset, nested_map[both >> 8] * nested.y + m.offset);
 }
-/* Where NF4's scales are in codes: the scales of these codes, for rows g and g + 8. `row` is the unit's first. */
+/* Where NF4's scales are in codes: the scale of the code that a row has for a panel. */
+static __device__ __forceinline__ const float *nested_at(const struct cu_coded &m, int64_t row, int64_t panel) {
+    return &m.nested[(row * (m.K / NF4_BLOCK) + panel) / NF4_NESTED];
+}
+/* The same of rows g and g + 8 of a unit that begins with `row`; zeros where scales are no codes. */
 static __device__ __forceinline__ float2 unit_nested(const struct cu_coded &m, int64_t row, int64_t panel, int lane) {
     if (!m.absmax) return make_float2(0, 0);
-    const int64_t across = m.K / NF4_BLOCK, block = (row + lane / 4) * across + panel;
-    return make_float2(m.nested[block / NF4_NESTED], m.nested[(block + 8 * across) / NF4_NESTED]);
+    return make_float2(*nested_at(m, row + lane / 4, panel), *nested_at(m, row + lane / 4 + 8, panel));
 }
-static __device__ __forceinline__ float fp8_scale(const struct cu_coded &m, int64_t row, int64_t panel) {
-    return m.scale[row / FP8_BLOCK * ceil_div(m.K, FP8_BLOCK) + panel * 64 / FP8_BLOCK];
+static __device__ __forceinline__ const float *fp8_scale_at(const struct cu_coded &m, int64_t row, int64_t panel) {
+    return &m.scale[row / FP8_BLOCK * ceil_div(m.K, FP8_BLOCK) + panel * 64 / FP8_BLOCK];
 }
 /* Word i of a vector. */
 static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
