@@ -36,22 +36,42 @@ static void *keep(char **at, const void *src, size_t bytes) {
     return p;
 }
 
-/* A copy of m without its codes. Its scales and tables lie in one piece of memory, own. */
-static struct coded_matrix scales_of(const struct coded_matrix *m) {
-    struct coded_matrix own = *m;
+/* The same for what each block of m has, `each` bytes a block; in_panels is that of struct coded_part. */
+static void *keep_blocks(char **at, const void *src, size_t each, const struct coded_matrix *m, int64_t blocks,
+                         bool in_panels) {
+    if (!src || !in_panels) return keep(at, src, (size_t)blocks * each);
+    const int64_t across = m->K / NF4_BLOCK, rows = pair_panels(m->rows) * PAIR_PANEL;
+    char *const p = *at;
+    memset(p, 0, (size_t)(rows * across) * each);
+    for (int64_t row = 0; row < m->rows; row++)
+        for (int64_t b = 0; b < across; b++) {
+            const int64_t to = (row / PAIR_PANEL * across + b) * PAIR_PANEL + row % PAIR_PANEL;
+            memcpy(p + (size_t)to * each, (const char *)src + (size_t)(row * across + b) * each, each);
+        }
+    *at += ((size_t)(rows * across) * each + 15) & ~(size_t)15;
+    return p;
+}
+
+/* A copy of m without its codes, for rows from `row` on. Its scales and tables lie in one piece of memory, own. */
+static struct coded_part scales_of(int64_t row, const struct coded_matrix *m) {
     const bool nf4 = m->format == FORMAT_NF4;
     const int64_t blocks =
         nf4 ? nf4_blocks(m->rows, m->K) : format_blocks(m->rows, FP8_BLOCK) * format_blocks(m->K, FP8_BLOCK);
-    const size_t groups = (size_t)format_blocks(blocks, NF4_NESTED), each = sizeof(float), n = (size_t)blocks;
+    /* Blocks are counted by 32 bits where scales of a panel are read together. */
+    const bool in_panels = nf4 && m->K % NF4_BLOCK == 0 && row % PAIR_PANEL == 0 && blocks < INT32_MAX;
+    struct coded_part part = {.row = row, .m = *m, .in_panels = in_panels};
+    struct coded_matrix *own = &part.m;
+    const size_t groups = (size_t)format_blocks(blocks, NF4_NESTED), each = sizeof(float);
+    const size_t n = (size_t)(in_panels ? pair_panels(m->rows) * PAIR_PANEL * (m->K / NF4_BLOCK) : blocks);
     char *at = xmalloc((m->absmax ? n : n * each) + (nf4 ? (groups + NF4_SCALES + NF4_CODES) * each : 0) + 5 * 16);
-    own.own = at;
-    own.codes = NULL;
-    own.scale = keep(&at, m->absmax ? NULL : m->scale, n * each);
-    own.map = keep(&at, nf4 ? m->map : NULL, NF4_CODES * each);
-    own.nested = keep(&at, m->absmax ? m->nested : NULL, groups * each);
-    own.nested_map = keep(&at, m->absmax ? m->nested_map : NULL, NF4_SCALES * each);
-    own.absmax = keep(&at, m->absmax, n);
-    return own;
+    own->own = at;
+    own->codes = NULL;
+    own->scale = keep_blocks(&at, m->absmax ? NULL : m->scale, each, m, blocks, in_panels);
+    own->map = keep(&at, nf4 ? m->map : NULL, NF4_CODES * each);
+    own->nested = keep(&at, m->absmax ? m->nested : NULL, groups * each);
+    own->nested_map = keep(&at, m->absmax ? m->nested_map : NULL, NF4_SCALES * each);
+    own->absmax = keep_blocks(&at, m->absmax, 1, m, blocks, in_panels);
+    return part;
 }
 
 struct coded_put_work {
@@ -70,9 +90,9 @@ static void put_panels(void *ctx, int64_t begin, int64_t end, int thread) {
         uint8_t *const codes = c->codes + (coded_unit(c, n / PAIR_PANEL, 0) - c->codes);
         const int64_t j = n % PAIR_PANEL, from = (n - p->row) * c->K;
         for (int64_t k = 0; k < c->K; k++) {
-            const int64_t word = 2 * (j % 8) + k % 2, pair = k / 2;
+            const int64_t pair = k / 2, word = 2 * (j % 8) + k % 2;
             if (c->format == FORMAT_FP8) {
-                codes[pair * CODED_UNIT + word * 4 + j / 8] = p->m->codes[from + k];
+                codes[pair * CODED_UNIT + coded_fp8_place(2 * j + k % 2)] = p->m->codes[from + k];
                 continue;
             }
             const int64_t v = pair % 2 * 4 + j / 8;
@@ -93,7 +113,7 @@ void coded_put(struct pool *pool, struct weight *w, int64_t row, const struct co
         c->part = xrealloc(c->part, (size_t)++c->n_parts * sizeof *c->part);
     else
         coded_release(&c->part[i].m);
-    c->part[i] = (struct coded_part){row, scales_of(m)};
+    c->part[i] = scales_of(row, m);
     struct coded_put_work p = {c, row, m};
     pool_for(pool, pair_panels(c->N), 1, put_panels, &p);
 }
@@ -101,15 +121,12 @@ void coded_put(struct pool *pool, struct weight *w, int64_t row, const struct co
 /* The number at [n,k] in the bits of bfloat16. */
 static uint16_t value_at(const struct coded *c, const struct coded_part *part, int64_t n, int64_t k) {
     const int64_t j = n % PAIR_PANEL, word = 2 * (j % 8) + k % 2, pair = k / 2, row = n - part->row;
-    const uint8_t *const unit = coded_unit(c, n / PAIR_PANEL, pair) + word * 4;
-    const struct coded_matrix *m = &part->m;
-    if (c->format == FORMAT_FP8) {
-        const int64_t block = row / FP8_BLOCK * format_blocks(c->K, FP8_BLOCK) + k / FP8_BLOCK;
-        return coded_round(fp8_value(unit[j / 8]) * m->scale[block]);
-    }
+    const uint8_t *const unit = coded_unit(c, n / PAIR_PANEL, pair);
+    if (c->format == FORMAT_FP8)
+        return coded_round(fp8_value(unit[coded_fp8_place(2 * j + k % 2)]) * coded_scale(part, row, k));
     const int64_t v = pair % 2 * 4 + j / 8;
-    const unsigned code = unit[v / 2] >> (v % 2 * 4) & 15u;
-    return coded_round(m->map[code] * nf4_scale(m, (row * c->K + k) / NF4_BLOCK));
+    const unsigned code = unit[word * 4 + v / 2] >> (v % 2 * 4) & 15u;
+    return coded_round(part->m.map[code] * coded_scale(part, row, k));
 }
 
 void coded_get(const struct weight *w, int64_t row, int64_t rows, uint16_t *dst) {

@@ -4,52 +4,36 @@
  * sets and loading enforces: there is no NaN, a scale times 2^120 is finite, and each weight is 0 or a normal number
  * (vcvtne2ps2bf16 makes zeros of subnormal numbers, and the other ways would not). */
 
-/* What a panel's outputs are decoded with. */
+/* What the outputs of a panel are decoded with, where they differ in it. */
 struct coded_lanes {
     const struct coded_part *part[PAIR_PANEL]; /* the part that an output's row is of; NULL: rows behind the last */
-    int64_t block[PAIR_PANEL];                 /* the row's first scale */
+    int64_t row[PAIR_PANEL];                   /* the row in it */
     /* true: blocks of scales begin at k = 0 in every row, so that all outputs change their scales at the same k.
      * false: K is no multiple of NF4's block, which runs on from one row into the next. */
     bool whole;
-    bool alike; /* true: all outputs that there are have the same scales */
 };
 
 static void coded_lanes_of(struct coded_lanes *l, const struct coded *c, int64_t panel) {
     const struct coded_part *part = NULL;
-    const int64_t across = format_blocks(c->K, FP8_BLOCK);
     l->whole = c->format == FORMAT_FP8 || c->K % NF4_BLOCK == 0;
-    l->alike = c->format == FORMAT_FP8;
     for (int64_t j = 0; j < PAIR_PANEL; j++) {
         const int64_t n = panel * PAIR_PANEL + j;
         if (!part || n < part->row || n >= part->row + part->m.rows) part = coded_part_of(c, n);
-        const int64_t row = part ? n - part->row : 0;
         l->part[j] = part;
-        l->block[j] = c->format == FORMAT_FP8 ? row / FP8_BLOCK * across : row * c->K / NF4_BLOCK;
-        l->alike &= part == l->part[0] ? l->block[j] == l->block[0] : n >= c->N;
+        l->row[j] = part ? n - part->row : 0;
     }
-}
-
-/* Where blocks are whole. */
-static float coded_scale_at(const struct coded_lanes *l, const struct coded *c, int64_t j, int64_t k) {
-    const struct coded_matrix *m = &l->part[j]->m;
-    return c->format == FORMAT_FP8 ? m->scale[l->block[j] + k / FP8_BLOCK] : nf4_scale(m, l->block[j] + k / NF4_BLOCK);
 }
 
 /* Fills in the scales of a panel's outputs at `pair`, and returns the first pair behind it at which one may change. An
  * output has two scales, for k even and odd, in the order of a unit's words: output 8 v + i at 16 v + 2 i, and one
  * behind. The scale is 0 for an output behind the last and for k from K on. */
-static int64_t coded_scales(const struct coded_lanes *l, const struct coded *c, int64_t panel, int64_t pair,
+static int64_t coded_scales(const struct coded_lanes *l, const struct coded *c, int64_t pair,
                             float scale[2 * PAIR_PANEL]) {
     const int64_t block = c->format == FORMAT_FP8 ? FP8_BLOCK / 2 : NF4_BLOCK / 2, k = 2 * pair;
     for (int64_t j = 0; j < PAIR_PANEL; j++) {
-        const struct coded_part *part = l->part[j];
         float *const s = scale + j / 8 * 16 + j % 8 * 2;
-        if (l->whole) {
-            s[0] = s[1] = part && k < c->K ? coded_scale_at(l, c, j, k) : 0.0f;
-            continue;
-        }
-        const int64_t at = part ? (panel * PAIR_PANEL + j - part->row) * c->K + k : 0;
-        for (int64_t h = 0; h < 2; h++) s[h] = part && k + h < c->K ? nf4_scale(&part->m, (at + h) / NF4_BLOCK) : 0.0f;
+        for (int64_t h = 0; h < 2; h++)
+            s[h] = l->part[j] && k + h < c->K ? coded_scale(l->part[j], l->row[j], k + h) : 0.0f;
     }
     return l->whole ? (pair / block + 1) * block : pair + 1;
 }
@@ -75,14 +59,78 @@ static void coded_pair(const struct coded_lanes *l, const struct coded *c, int64
             const struct coded_part *part = l->part[j];
             float x = 0;
             if (part && c->format == FORMAT_FP8)
-                x = fp8_value(unit[w * 4 + v]);
+                x = fp8_value(unit[coded_fp8_place(16 * v + w)]);
             else if (part)
                 x = part->m.map[unit[w * 4 + half / 2] >> (half % 2 * 4) & 15u];
             out[16 * v + w] = coded_round(x * scale[16 * v + w]);
         }
 }
 
+#if defined(V16_AVX512) || defined(V16_AVX2)
+/* The part that all rows of a panel are of, where the scales of these rows can be read together: those of NF4 lie in
+ * panels, those of FP8 are one. NULL: there is none. */
+static const struct coded_part *coded_whole_part(const struct coded *c, int64_t panel) {
+    const int64_t n = panel * PAIR_PANEL;
+    const struct coded_part *part = coded_part_of(c, n);
+    if (!part || part->row % PAIR_PANEL != 0 || i64_min(n + PAIR_PANEL, c->N) > part->row + part->m.rows) return NULL;
+    return c->format == FORMAT_FP8 || part->in_panels ? part : NULL;
+}
+
+/* What FP8's codes c become in a block whose scale is not 0: rounding a product does not depend on its exponent, so a
+ * product's two bytes come from tables by c's four low bits, and the other bits of the exponent and the sign are added
+ * to the high byte. low and high bytes: rows 0 and 1 of the table; rows 2 and 3 where c's exponent is 0. */
+static void coded_fp8_tables(float scale, uint8_t table[4][16]) {
+    static const float value[2][16] = {{0x8p-10f, 0x9p-10f, 0xap-10f, 0xbp-10f, 0xcp-10f, 0xdp-10f, 0xep-10f, 0xfp-10f,
+                                        0x8p-9f, 0x9p-9f, 0xap-9f, 0xbp-9f, 0xcp-9f, 0xdp-9f, 0xep-9f, 0xfp-9f},
+                                       {0, 0x1p-9f, 0x2p-9f, 0x3p-9f, 0x4p-9f, 0x5p-9f, 0x6p-9f, 0x7p-9f}};
+    for (int s = 0; s < 2; s++)
+        for (int i = 0; i < 16; i++) {
+            const uint16_t x = coded_round(value[s][i] * scale);
+            table[2 * s][i] = (uint8_t)x;
+            table[2 * s + 1][i] = (uint8_t)(x >> 8);
+        }
+}
+#endif
+
 #if defined(V16_AVX512)
+/* Rows of a panel in NF4 whose scales are read together: their first blocks, and the nested scales of the blocks that
+ * were read last. */
+struct coded_nf4_rows {
+    __m512i first[2];
+    __m512 nested[2];
+};
+static void coded_nf4_rows_of(const struct coded_part *part, int64_t row, struct coded_nf4_rows *r) {
+    const __m512i last = _mm512_set1_epi32((int)part->m.rows - 1);
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int h = 0; h < 2; h++) {
+        const __m512i rows = _mm512_min_epi32(_mm512_add_epi32(_mm512_set1_epi32((int)row + 16 * h), lane), last);
+        r->first[h] = _mm512_mullo_epi32(rows, _mm512_set1_epi32((int)(part->m.K / NF4_BLOCK)));
+        r->nested[h] = _mm512_setzero_ps();
+    }
+}
+/* The scales in the order of coded_scales. `at` is where those of this block lie in the part; read: nested scales were
+ * read for the block before. */
+static void coded_nf4_scales(const struct coded_part *part, struct coded_nf4_rows *r, int64_t block, int64_t at,
+                             bool read, float scale[2 * PAIR_PANEL]) {
+    const struct coded_matrix *m = &part->m;
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    for (int h = 0; h < 2; h++) {
+        __m512 s;
+        if (m->absmax) {
+            const __m512i b = _mm512_add_epi32(r->first[h], _mm512_set1_epi32((int)block));
+            if (!read || _mm512_testn_epi32_mask(b, _mm512_set1_epi32(NF4_NESTED - 1)))
+                r->nested[h] = _mm512_i32gather_ps(_mm512_srli_epi32(b, NF4_NESTED_LOG2), m->nested, 4);
+            const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(m->absmax + at + 16 * h)));
+            s = _mm512_mul_ps(_mm512_i32gather_ps(code, m->nested_map, 4), r->nested[h]);
+            s = _mm512_add_ps(s, _mm512_set1_ps(m->offset));
+        } else {
+            s = _mm512_loadu_ps(m->scale + at + 16 * h);
+        }
+        _mm512_storeu_ps(scale + 32 * h, _mm512_permutexvar_ps(twice, s));
+        _mm512_storeu_ps(scale + 32 * h + 16, _mm512_permutexvar_ps(_mm512_add_epi32(twice, _mm512_set1_epi32(8)), s));
+    }
+}
+
 /* Two vectors of products, rounded: sixteen pairs of the packed matrix. */
 ALWAYS_INLINE void coded_store(uint16_t *out, __m512 a, __m512 b) {
 #if defined(V16_BF16)
@@ -101,18 +149,43 @@ static void coded_fp8_pairs(const uint8_t *unit, int64_t pairs, const float scal
     /* A code's bits, moved to their places in a float, are its value times 2^-120. */
     const __m512i mask = _mm512_set1_epi32((int)0x87f00000u);
     const __m512 up = _mm512_castsi512_ps(_mm512_set1_epi32((127 + 120) << 23));
-    __m512 s[4];
+    __m512 s[4], x[4];
     for (int v = 0; v < 4; v++) s[v] = _mm512_mul_ps(_mm512_loadu_ps(scale + 16 * v), up);
     for (int64_t p = 0; p < pairs; p++, unit += CODED_UNIT, out += 2 * PAIR_PANEL) {
-        const __m512i w = _mm512_loadu_si512(unit);
+        const __m512i w = _mm512_loadu_si512(unit), zero = _mm512_setzero_si512();
+        const __m512i half[2] = {_mm512_unpacklo_epi8(zero, w), _mm512_unpackhi_epi8(zero, w)};
+        for (int v = 0; v < 4; v++) {
+            const __m256i of = v % 2 ? _mm512_extracti64x4_epi64(half[v / 2], 1) : _mm512_castsi512_si256(half[v / 2]);
+            const __m512i c = _mm512_slli_epi32(_mm512_cvtepu16_epi32(of), 16);
+            x[v] = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(_mm512_srai_epi32(c, 4), mask)), s[v]);
+        }
+        coded_store(out, x[0], x[1]);
+        coded_store(out + 32, x[2], x[3]);
+    }
+}
+
+/* See coded_fp8_tables. */
+static void coded_fp8_alike(const uint8_t *unit, int64_t pairs, float scale, uint16_t *out) {
+    uint8_t table[4][16];
+    __m512i t[4];
+    coded_fp8_tables(scale, table);
+    for (int i = 0; i < 4; i++) t[i] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table[i]));
+    const __m512i fifteen = _mm512_set1_epi8(15), sign = _mm512_set1_epi8((char)0x80);
+    const __m512i kept = _mm512_set1_epi8((char)0x87), exponent = _mm512_set1_epi8(0x78);
+    for (int64_t p = 0; p < pairs; p++, unit += CODED_UNIT, out += 2 * PAIR_PANEL) {
+        const __m512i c = _mm512_loadu_si512(unit), i = _mm512_and_si512(c, fifteen);
         __builtin_prefetch(unit + 64 * CODED_UNIT);
-        const __m512i c0 = _mm512_and_si512(_mm512_srai_epi32(_mm512_slli_epi32(w, 24), 4), mask);
-        const __m512i c1 = _mm512_and_si512(_mm512_srai_epi32(_mm512_slli_epi32(w, 16), 4), mask);
-        const __m512i c2 = _mm512_and_si512(_mm512_srai_epi32(_mm512_slli_epi32(w, 8), 4), mask);
-        const __m512i c3 = _mm512_and_si512(_mm512_srai_epi32(w, 4), mask);
-        coded_store(out, _mm512_mul_ps(_mm512_castsi512_ps(c0), s[0]), _mm512_mul_ps(_mm512_castsi512_ps(c1), s[1]));
-        coded_store(out + 32, _mm512_mul_ps(_mm512_castsi512_ps(c2), s[2]),
-                    _mm512_mul_ps(_mm512_castsi512_ps(c3), s[3]));
+        __m512i low = _mm512_shuffle_epi8(t[0], i), high = _mm512_shuffle_epi8(t[1], i);
+        const __mmask64 small = _mm512_testn_epi8_mask(c, exponent);
+        if (small) { /* seldom */
+            low = _mm512_mask_shuffle_epi8(low, small, t[2], i);
+            high = _mm512_mask_shuffle_epi8(high, small, t[3], i);
+        }
+        /* the bits of `sign` of c, the others of c / 16 */
+        const __m512i rest = _mm512_ternarylogic_epi64(sign, c, _mm512_srli_epi16(c, 4), 0xca);
+        high = _mm512_add_epi8(high, _mm512_and_si512(rest, kept));
+        _mm512_storeu_si512(out, _mm512_unpacklo_epi8(low, high));
+        _mm512_storeu_si512(out + 32, _mm512_unpackhi_epi8(low, high));
     }
 }
 
@@ -134,6 +207,42 @@ static void coded_nf4_pairs(const uint8_t *unit, int64_t pairs, const float *map
 }
 
 #elif defined(V16_AVX2)
+/* As for AVX-512. */
+struct coded_nf4_rows {
+    __m256i first[4];
+    __m256 nested[4];
+};
+static void coded_nf4_rows_of(const struct coded_part *part, int64_t row, struct coded_nf4_rows *r) {
+    const __m256i last = _mm256_set1_epi32((int)part->m.rows - 1), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    for (int v = 0; v < 4; v++) {
+        const __m256i rows = _mm256_min_epi32(_mm256_add_epi32(_mm256_set1_epi32((int)row + 8 * v), lane), last);
+        r->first[v] = _mm256_mullo_epi32(rows, _mm256_set1_epi32((int)(part->m.K / NF4_BLOCK)));
+        r->nested[v] = _mm256_setzero_ps();
+    }
+}
+static void coded_nf4_scales(const struct coded_part *part, struct coded_nf4_rows *r, int64_t block, int64_t at,
+                             bool read, float scale[2 * PAIR_PANEL]) {
+    const struct coded_matrix *m = &part->m;
+    const __m256i in_group = _mm256_set1_epi32(NF4_NESTED - 1);
+    for (int v = 0; v < 4; v++) {
+        __m256 s;
+        if (m->absmax) {
+            const __m256i b = _mm256_add_epi32(r->first[v], _mm256_set1_epi32((int)block));
+            const __m256i begun = _mm256_cmpeq_epi32(_mm256_and_si256(b, in_group), _mm256_setzero_si256());
+            if (!read || !_mm256_testz_si256(begun, begun))
+                r->nested[v] = _mm256_i32gather_ps(m->nested, _mm256_srli_epi32(b, NF4_NESTED_LOG2), 4);
+            const __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(m->absmax + at + 8 * v)));
+            s = _mm256_mul_ps(_mm256_i32gather_ps(m->nested_map, code, 4), r->nested[v]);
+            s = _mm256_add_ps(s, _mm256_set1_ps(m->offset));
+        } else {
+            s = _mm256_loadu_ps(m->scale + at + 8 * v);
+        }
+        const __m256 even = _mm256_unpacklo_ps(s, s), odd = _mm256_unpackhi_ps(s, s);
+        _mm256_storeu_ps(scale + 16 * v, _mm256_permute2f128_ps(even, odd, 0x20));
+        _mm256_storeu_ps(scale + 16 * v + 8, _mm256_permute2f128_ps(even, odd, 0x31));
+    }
+}
+
 /* Sixteen products, rounded: eight pairs of the packed matrix. */
 ALWAYS_INLINE void coded_store(uint16_t *out, __m256 a, __m256 b) {
     const __m256i half = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1);
@@ -147,53 +256,40 @@ ALWAYS_INLINE void coded_store(uint16_t *out, __m256 a, __m256 b) {
 static void coded_fp8_pairs(const uint8_t *unit, int64_t pairs, const float scale[2 * PAIR_PANEL], uint16_t *out) {
     const __m256i mask = _mm256_set1_epi32((int)0x87f00000u);
     const __m256 up = _mm256_castsi256_ps(_mm256_set1_epi32((127 + 120) << 23));
-    __m256 s[8];
-    for (int v = 0; v < 8; v++) s[v] = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), up);
+    __m256 x[8];
     for (int64_t p = 0; p < pairs; p++, unit += CODED_UNIT, out += 2 * PAIR_PANEL) {
-        __m256i a = _mm256_loadu_si256((const __m256i *)unit), b = _mm256_loadu_si256((const __m256i *)(unit + 32));
-        for (int v = 0; v < 4; v++) {
-            const __m256i x = _mm256_and_si256(_mm256_srai_epi32(_mm256_slli_epi32(a, 24 - 8 * v), 4), mask);
-            const __m256i y = _mm256_and_si256(_mm256_srai_epi32(_mm256_slli_epi32(b, 24 - 8 * v), 4), mask);
-            coded_store(out + 16 * v, _mm256_mul_ps(_mm256_castsi256_ps(x), s[2 * v]),
-                        _mm256_mul_ps(_mm256_castsi256_ps(y), s[2 * v + 1]));
+        for (int v = 0; v < 8; v++) {
+            const __m128i eight = _mm_loadl_epi64((const __m128i *)(unit + coded_fp8_place(8 * v)));
+            const __m256i c = _mm256_slli_epi32(_mm256_cvtepu8_epi32(eight), 24);
+            const __m256i bits = _mm256_and_si256(_mm256_srai_epi32(c, 4), mask);
+            x[v] = _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), up));
         }
+        for (int v = 0; v < 4; v++) coded_store(out + 16 * v, x[2 * v], x[2 * v + 1]);
     }
 }
 
-/* Outputs that have one scale, which is not 0. But for its exponent, a rounded product depends on a code's three lowest
- * bits: it comes from a table, and the code's exponent is added. Codes with an exponent of 0 have eight products of
- * their own. */
+/* See coded_fp8_tables. */
 static void coded_fp8_alike(const uint8_t *unit, int64_t pairs, float scale, uint16_t *out) {
-    uint8_t low[16], high[16];
-    for (int i = 0; i < 16; i++) {
-        const uint16_t exponent_8 = coded_round(2.0f * (1.0f + (float)(i - 8) * 0.125f) * scale);
-        const uint16_t x = i < 8 ? coded_round((float)i * 0x1p-9f * scale) : (uint16_t)(exponent_8 - (8 << 7));
-        low[i] = (uint8_t)x;
-        high[i] = (uint8_t)(x >> 8);
-    }
-    const __m256i low_of = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)low));
-    const __m256i high_of = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)high));
-    const __m256i by_byte =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    const __m256i order = _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7);
-    const __m256i magnitude = _mm256_set1_epi8(0x7f), seven = _mm256_set1_epi8(7), eight = _mm256_set1_epi8(8);
-    const __m256i kept = _mm256_set1_epi16((short)0x8780), zero = _mm256_setzero_si256();
-    for (int64_t p = 0; p < pairs; p++, unit += CODED_UNIT, out += 2 * PAIR_PANEL) {
-        const __m256i a = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)unit), by_byte);
-        const __m256i b = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(unit + 32)), by_byte);
+    uint8_t table[4][16];
+    __m256i t[4];
+    coded_fp8_tables(scale, table);
+    for (int i = 0; i < 4; i++) t[i] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table[i]));
+    const __m256i fifteen = _mm256_set1_epi8(15), seven = _mm256_set1_epi8(7), sign = _mm256_set1_epi8((char)0x80);
+    const __m256i exponent = _mm256_set1_epi8(0x78), zero = _mm256_setzero_si256();
+    for (int64_t p = 0; p < pairs; p++, unit += CODED_UNIT, out += 2 * PAIR_PANEL)
         for (int half = 0; half < 2; half++) {
-            /* Codes of outputs 16 half to 16 half + 15 */
-            const __m256i mixed = half ? _mm256_unpackhi_epi32(a, b) : _mm256_unpacklo_epi32(a, b);
-            const __m256i c = _mm256_permutevar8x32_epi32(mixed, order);
-            const __m256i of =
-                _mm256_or_si256(_mm256_and_si256(c, seven), _mm256_min_epu8(_mm256_and_si256(c, magnitude), eight));
-            const __m256i l = _mm256_shuffle_epi8(low_of, of), h = _mm256_shuffle_epi8(high_of, of);
-            const __m256i e0 = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpacklo_epi8(zero, c), 4), kept);
-            const __m256i e1 = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpackhi_epi8(zero, c), 4), kept);
-            _mm256_storeu_si256((__m256i *)(out + 32 * half), _mm256_add_epi16(_mm256_unpacklo_epi8(l, h), e0));
-            _mm256_storeu_si256((__m256i *)(out + 32 * half + 16), _mm256_add_epi16(_mm256_unpackhi_epi8(l, h), e1));
+            const __m256i c = _mm256_loadu_si256((const __m256i *)(unit + 32 * half)), i = _mm256_and_si256(c, fifteen);
+            __m256i low = _mm256_shuffle_epi8(t[0], i), high = _mm256_shuffle_epi8(t[1], i);
+            const __m256i small = _mm256_cmpeq_epi8(_mm256_and_si256(c, exponent), zero);
+            if (!_mm256_testz_si256(small, small)) { /* seldom */
+                low = _mm256_blendv_epi8(low, _mm256_shuffle_epi8(t[2], i), small);
+                high = _mm256_blendv_epi8(high, _mm256_shuffle_epi8(t[3], i), small);
+            }
+            high = _mm256_add_epi8(
+                high, _mm256_or_si256(_mm256_and_si256(c, sign), _mm256_and_si256(_mm256_srli_epi16(c, 4), seven)));
+            _mm256_storeu_si256((__m256i *)(out + 16 * half), _mm256_unpacklo_epi8(low, high));
+            _mm256_storeu_si256((__m256i *)(out + 16 * half + 32), _mm256_unpackhi_epi8(low, high));
         }
-    }
 }
 
 ALWAYS_INLINE __m256 coded_looked_up(__m256 first, __m256 last, __m256i w) {
@@ -233,28 +329,45 @@ static void coded_clear(const struct coded *c, int64_t panel, int64_t p0, int64_
  * The processor must not take subnormal numbers for zero (MXCSR) during the call: moved to its place in a float, an
  * FP8 code with an exponent of 0 is one. */
 UNUSED static void coded_block(const struct coded *c, int64_t panel, int64_t p0, int64_t pairs, uint16_t *out) {
-    struct coded_lanes lanes;
     float scale[2 * PAIR_PANEL];
-    coded_lanes_of(&lanes, c, panel);
-    const int64_t even = (pairs + 1) & ~(int64_t)1;
+    const int64_t even = (pairs + 1) & ~(int64_t)1, last = p0 + even;
+    int64_t p = p0;
 #if defined(V16_AVX512) || defined(V16_AVX2)
-    const float *const map = c->format == FORMAT_NF4 ? coded_map_of(&lanes) : NULL;
-    const bool fast = lanes.whole && (map || c->format == FORMAT_FP8);
+    const struct coded_part *const part = coded_whole_part(c, panel);
+    const int64_t block = (c->format == FORMAT_FP8 ? FP8_BLOCK : NF4_BLOCK) / 2;
+    const int64_t row = part ? panel * PAIR_PANEL - part->row : 0;
+    struct coded_nf4_rows rows = {0};
+    if (part && c->format == FORMAT_NF4) coded_nf4_rows_of(part, row, &rows);
+    while (part && p < last) {
+        const int64_t end = i64_min((p / block + 1) * block, last);
+        const uint8_t *const unit = coded_unit(c, panel, p);
+        uint16_t *const to = out + (p - p0) * 2 * PAIR_PANEL;
+        if (c->format == FORMAT_NF4) {
+            const int64_t at = row * (c->K / NF4_BLOCK) + p / block * PAIR_PANEL;
+            coded_nf4_scales(part, &rows, p / block, at, p > p0, scale);
+            coded_nf4_pairs(unit, end - p, part->m.map, scale, to);
+        } else {
+            const float s = 2 * p < c->K ? coded_scale(part, row, 2 * p) : 0.0f;
+            for (int64_t i = 0; i < 2 * PAIR_PANEL && s == 0; i++) scale[i] = 0;
+            if (s == 0)
+                coded_fp8_pairs(unit, end - p, scale, to);
+            else
+                coded_fp8_alike(unit, end - p, s, to);
+        }
+        p = end;
+    }
+#endif
+    struct coded_lanes lanes;
+    if (p < last) coded_lanes_of(&lanes, c, panel);
+#if defined(V16_AVX512) || defined(V16_AVX2)
+    const float *const map = p < last && c->format == FORMAT_NF4 ? coded_map_of(&lanes) : NULL;
+    const bool fast = p < last && lanes.whole && (map || c->format == FORMAT_FP8);
 #else
     const bool fast = false;
     (void)coded_map_of;
 #endif
-    for (int64_t p = p0; p < p0 + even;) {
-#if defined(V16_AVX2)
-        const float one = lanes.alike && 2 * p < c->K ? coded_scale_at(&lanes, c, 0, 2 * p) : 0.0f;
-        if (one > 0) {
-            const int64_t next = i64_min((p / (FP8_BLOCK / 2) + 1) * (FP8_BLOCK / 2), p0 + even);
-            coded_fp8_alike(coded_unit(c, panel, p), next - p, one, out + (p - p0) * 2 * PAIR_PANEL);
-            p = next;
-            continue;
-        }
-#endif
-        const int64_t end = i64_min(coded_scales(&lanes, c, panel, p, scale), p0 + even);
+    while (p < last) {
+        const int64_t end = i64_min(coded_scales(&lanes, c, p, scale), last);
 #if defined(V16_AVX512) || defined(V16_AVX2)
         if (fast && c->format == FORMAT_FP8)
             coded_fp8_pairs(coded_unit(c, panel, p), end - p, scale, out + (p - p0) * 2 * PAIR_PANEL);
@@ -264,7 +377,7 @@ UNUSED static void coded_block(const struct coded *c, int64_t panel, int64_t p0,
         for (; !fast && p < end; p++) coded_pair(&lanes, c, panel, p, scale, out + (p - p0) * 2 * PAIR_PANEL);
         p = end;
     }
-    if (2 * (p0 + even) > c->K || (panel + 1) * PAIR_PANEL > c->N) coded_clear(c, panel, p0, even, out);
+    if (2 * last > c->K || (panel + 1) * PAIR_PANEL > c->N) coded_clear(c, panel, p0, even, out);
 }
 
 static inline float coded_widened(uint16_t h) {

@@ -193,6 +193,22 @@ static void test_least_numbers(void **state) {
     matrix_free(&m);
 }
 
+/* FP8's scales at their limits; of 160 rows the second block has 32, a panel of its own. */
+static void test_scales_of_fp8(void **state) {
+    (void)state;
+    const int64_t rows[3] = {160, 0, 0}, K = 256;
+    const float scale[4] = {0, -0.02f, CODED_LARGEST_SCALE, CODED_SMALLEST_SCALE};
+    struct matrix m = make(FORMAT_FP8, rows, K);
+    m.part[0].scale = scale;
+    format_of(FORMAT_FP8)->decode(&m.part[0], 0, 160 * K, m.means);
+    for (int b = 0; b < N_BE; b++) {
+        if (!be[b]) continue;
+        products(be[b], &m, DT_F32, 7);
+        products(be[b], &m, DT_BF16, 7);
+    }
+    matrix_free(&m);
+}
+
 static void test_put_and_get(void **state) {
     (void)state;
     for (int f = FORMAT_FP8; f < FORMAT_COUNT; f++)
@@ -214,8 +230,11 @@ static void test_put_and_get(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp8), cmocka_unit_test(test_nf4),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp8),
+                                       cmocka_unit_test(test_nf4),
                                        cmocka_unit_test(test_plain_scales_and_many_rows),
-                                       cmocka_unit_test(test_least_numbers), cmocka_unit_test(test_put_and_get)};
+                                       cmocka_unit_test(test_least_numbers),
+                                       cmocka_unit_test(test_scales_of_fp8),
+                                       cmocka_unit_test(test_put_and_get)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

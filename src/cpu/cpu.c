@@ -52,7 +52,7 @@ static const struct cpu_isa *isa_named(const char *name) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
     const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
     if (strcmp(name, "avx2") == 0 && avx2) return &isa_avx2;
     if (strcmp(name, "avx512") == 0 && avx512) return &isa_avx512;

@@ -16,10 +16,13 @@ enum { ATTN_TILE = 12 };                             /* So many (row, head) pair
 enum { ATTN_GRAD_TILE = 24 };
 
 /* A matrix in codes (coded.c). Codes lie in panels of PAIR_PANEL outputs, in the order in which decoding wants them;
- * their scales lie as in the file, for each tensor that is a part of the matrix. */
+ * each tensor that is a part of the matrix has scales of its own. */
 struct coded_part {
     int64_t row;
     struct coded_matrix m; /* It owns its arrays; codes is NULL. */
+    /* true: NF4's scales (absmax or scale of m) lie in panels, too: [panel of the part][K / NF4_BLOCK][PAIR_PANEL],
+     * with zeros for rows behind the last. false: all scales lie as in the file. */
+    bool in_panels;
 };
 struct coded {
     enum weight_format format;

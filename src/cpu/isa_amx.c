@@ -1,7 +1,7 @@
 /* Products of bf16 pairs for CPUs with AMX tiles (Sapphire Rapids and later). The order of tdpbf16ps is not that of
  * vdpbf16ps; tensor/ops.h has it. Callers have asked the kernel for the tile registers (cpu_amx_permitted). */
 #if defined(__x86_64__)
-#pragma GCC target("amx-tile,amx-bf16,avx512f,avx512bf16,avx2,fma,prefer-vector-width=512")
+#pragma GCC target("amx-tile,amx-bf16,avx512f,avx512bw,avx512bf16,avx2,fma,prefer-vector-width=512")
 #define V16_AVX512
 #define V16_BF16
 #define PAIRS_NO_GEMM
@@ -33,14 +33,16 @@ static const struct {
 /* The compiler does not know that a tile load reads memory. */
 #define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
-/* c [16][PAIR_PANEL] += a [16 rows] b [panel], over `steps` tiles. */
-static void amx_16(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c, int64_t ldc) {
+/* c [16][PAIR_PANEL] += a [16 rows] b [panel], over `steps` tiles. streamed: b comes from memory, and what lies behind
+ * is fetched. */
+ALWAYS_INLINE void amx_16(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c, int64_t ldc,
+                          bool streamed) {
     const int64_t cs = ldc * 4, as = lda * 2, bs = PAIR_PANEL * 4;
     MEMORY_BARRIER();
     _tile_loadd(0, c, cs);
     _tile_loadd(1, c + TILE, cs);
     for (int64_t k = 0; k < steps; k++) {
-        for (int j = 0; j < 2 * TILE; j++) __builtin_prefetch(b + 8 * 2 * TILE * PAIR_PANEL + 32 * j, 0, 2);
+        for (int j = 0; streamed && j < 2 * TILE; j++) __builtin_prefetch(b + 8 * 2 * TILE * PAIR_PANEL + 32 * j, 0, 2);
         _tile_loadd(4, a, as);
         _tile_loadd(5, b, bs);
         _tile_dpbf16ps(0, 4, 5);
@@ -80,12 +82,14 @@ static void amx_32(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t
     _tile_stored(3, lower + TILE, cs);
 }
 
-static void amx_rows(int64_t m, int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c,
-                     int64_t ldc) {
+static void amx_rows(int64_t m, int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c, int64_t ldc,
+                     bool streamed) {
     if (m > TILE)
         amx_32(steps, a, lda, b, c, ldc);
+    else if (streamed)
+        amx_16(steps, a, lda, b, c, ldc, true);
     else
-        amx_16(steps, a, lda, b, c, ldc);
+        amx_16(steps, a, lda, b, c, ldc, false);
 }
 
 /* Computes the same items as pair_gemm_items. Tiles accumulate onto c, so c is begun first. Where there are no 16 or 32
@@ -121,11 +125,11 @@ static void amx_gemm_items(void *ctx, int64_t begin, int64_t end, int thread) {
                 const int64_t mr = i64_min(2 * TILE, m - i);
                 float *ci = c + i * g->ldc;
                 if (nc == PAIR_PANEL && mr % TILE == 0) {
-                    amx_rows(mr, steps, a + i * g->lda, g->lda, b, ci, g->ldc);
+                    amx_rows(mr, steps, a + i * g->lda, g->lda, b, ci, g->ldc, b != scratch);
                     continue;
                 }
                 for (int64_t r = 0; r < mr; r++) memcpy(t + r * PAIR_PANEL, ci + r * g->ldc, (size_t)nc * sizeof *t);
-                amx_rows(mr, steps, a + i * g->lda, g->lda, b, t, PAIR_PANEL);
+                amx_rows(mr, steps, a + i * g->lda, g->lda, b, t, PAIR_PANEL, b != scratch);
                 for (int64_t r = 0; r < mr; r++) memcpy(ci + r * g->ldc, t + r * PAIR_PANEL, (size_t)nc * sizeof *t);
             }
         }

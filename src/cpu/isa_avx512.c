@@ -1,6 +1,6 @@
-/* The kernels for CPUs with AVX-512F. */
+/* The kernels for CPUs with AVX-512F and AVX-512BW. */
 #if defined(__x86_64__)
-#pragma GCC target("avx512f,avx2,fma,prefer-vector-width=512")
+#pragma GCC target("avx512f,avx512bw,avx2,fma,prefer-vector-width=512")
 #define V16_AVX512
 #define KERNELS cpu_kernels_avx512
 #define BF16_PAIRS cpu_pairs_avx512

@@ -22,7 +22,14 @@ enum weight_format {
     CHOICE_ENUM(CODED_FORMAT_LIST) FORMAT_COUNT
 };
 
-enum { FP8_BLOCK = 128, NF4_BLOCK = 64, NF4_NESTED = 256, NF4_CODES = 16, NF4_SCALES = 256 };
+enum {
+    FP8_BLOCK = 128,
+    NF4_BLOCK = 64,
+    NF4_NESTED_LOG2 = 8,
+    NF4_NESTED = 1 << NF4_NESTED_LOG2,
+    NF4_CODES = 16,
+    NF4_SCALES = 256
+};
 
 /* A matrix [rows,K] in codes, in host memory, laid out as in the files of the Hub. Arrays are borrowed, but for `own`.
  * FP8: codes [rows][K]; scale [ceil(rows/128)][ceil(K/128)].
@@ -65,9 +72,12 @@ static inline int64_t nf4_blocks(int64_t rows, int64_t K) { return format_blocks
 
 /* The value of an E4M3 code; 0x7f and 0xff, which are no numbers, must not come. */
 float fp8_value(uint8_t code);
-/* The scale of block b of a matrix in NF4. */
+/* The scale of block b of a matrix in NF4, the first one from the scale's code. */
+static inline float nf4_nested_scale(const struct coded_matrix *m, uint8_t code, int64_t b) {
+    return m->nested_map[code] * m->nested[b / NF4_NESTED] + m->offset;
+}
 static inline float nf4_scale(const struct coded_matrix *m, int64_t b) {
-    return m->absmax ? m->nested_map[m->absmax[b]] * m->nested[b / NF4_NESTED] + m->offset : m->scale[b];
+    return m->absmax ? nf4_nested_scale(m, m->absmax[b], b) : m->scale[b];
 }
 static inline unsigned nf4_code(const struct coded_matrix *m, int64_t i) {
     return i % 2 ? m->codes[i / 2] & 15u : (unsigned)m->codes[i / 2] >> 4;
