@@ -5,10 +5,10 @@
  * 3,145,728 4,194,304; 6,291,456 as many; 6,400,000 8,388,608. A mixture has 18,000 matrices of such sizes.
  *
  * A piece that would be rounded up by more than 1/16 of its size lies in a chunk with others, and the rest are asked
- * for one by one. A chunk has room for as few pieces of the size that it is made for as let it be rounded up by no more
- * than that, or for 1/16 of what all chunks have, if that is more, up to 64 MiB. So all chunks together are larger than
- * their pieces by 1/16 and one chunk at most, while sizes are alike. For the backend that allocates and the one that
- * plans, each of which counts a whole chunk as held. */
+ * for one by one. A chunk has room for some pieces of the size that it is made for: so many that it is not rounded up by
+ * more than 1/16, and up to 64 MiB, or 1/16 of what all chunks have, as many as fill it best. So all chunks together
+ * are larger than their pieces by 1/16 and one chunk at most, while sizes are alike. For the backend that allocates and
+ * the one that plans, each of which counts a whole chunk as held. */
 #ifndef KERNELRL_TENSOR_PIECES_H
 #define KERNELRL_TENSOR_PIECES_H
 
@@ -43,9 +43,14 @@ static inline bool pieces_round_well(int64_t bytes) { return pieces_rounded(byte
 /* How many pieces of a size a new chunk has room for. */
 static inline int64_t pieces_together(const struct pieces *ps, int64_t bytes) {
     const int64_t most = i64_min(ps->bytes / 16, PIECES_CHUNK);
-    int64_t k = 1;
-    while (!pieces_round_well(k * bytes) || (k + 1) * bytes <= most) k++;
-    return k;
+    int64_t best = 1, rest = pieces_rounded(bytes) - bytes;
+    for (int64_t k = 2; !pieces_round_well(best * bytes) || k * bytes <= most; k++) {
+        const int64_t left = pieces_rounded(k * bytes) - k * bytes;
+        if (left * best > rest * k) continue; /* more of a chunk of k would be for nobody */
+        best = k;
+        rest = left;
+    }
+    return best;
 }
 
 /* The first gap of the chunk that is large enough. NULL without one. */
