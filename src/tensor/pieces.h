@@ -5,8 +5,8 @@
  * 3,145,728 4,194,304; 6,291,456 as many; 6,400,000 8,388,608. A mixture has 18,000 matrices of such sizes.
  *
  * A piece that would be rounded up by more than 1/16 of its size lies in a chunk with others, and the rest are asked
- * for one by one. A chunk has room for some pieces of the size that it is made for: so many that it is not rounded up by
- * more than 1/16, and up to 64 MiB, or 1/16 of what all chunks have, as many as fill it best. So all chunks together
+ * for one by one. A chunk has room for some pieces of the size that it is made for: so many that it is not rounded up
+ * by more than 1/16, and up to 64 MiB, or 1/16 of what all chunks have, as many as fill it best. So all chunks together
  * are larger than their pieces by 1/16 and one chunk at most, while sizes are alike. For the backend that allocates and
  * the one that plans, each of which counts a whole chunk as held. */
 #ifndef KERNELRL_TENSOR_PIECES_H
@@ -26,9 +26,9 @@ struct pieces {
         int64_t bytes, held; /* of the chunk; of its pieces */
         struct pieces_piece {
             int64_t at, bytes; /* multiples of 256 */
-        } *piece;              /* [n], by `at` */
+        } * piece;             /* [n], by `at` */
         int n, cap;
-    } *chunk; /* [n] */
+    } * chunk; /* [n] */
     int n, cap;
     int64_t bytes; /* of all chunks */
 };
@@ -83,7 +83,7 @@ static inline void *pieces_take(struct pieces *ps, struct backend *be, int64_t b
     struct pieces_chunk new = {0};
     for (int64_t k = pieces_together(ps, bytes); k > 0 && !new.p; k /= 2) { /* smaller ones of a device that is full */
         new.bytes = pieces_rounded(k * bytes);
-        new.p = be->mem_alloc(be, (size_t)new.bytes);
+        new.p = be->mem_alloc(be, (size_t) new.bytes);
     }
     if (!new.p) return NULL;
     if (ps->n == ps->cap) {

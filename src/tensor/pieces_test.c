@@ -187,8 +187,8 @@ static void test_full(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounding),  cmocka_unit_test(test_mixture),
-                                       cmocka_unit_test(test_few),       cmocka_unit_test(test_any_order),
-                                       cmocka_unit_test(test_gaps),      cmocka_unit_test(test_full)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounding), cmocka_unit_test(test_mixture),
+                                       cmocka_unit_test(test_few),      cmocka_unit_test(test_any_order),
+                                       cmocka_unit_test(test_gaps),     cmocka_unit_test(test_full)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
