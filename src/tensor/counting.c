@@ -6,10 +6,12 @@
 #include "tensor/cuda_scratch.h"
 #include "tensor/experts.h"
 #include "tensor/mem_held.h"
+#include "tensor/pieces.h"
 
 struct paper_backend {
     struct backend be; /* first: ops cast back */
     struct mem_held held;
+    struct pieces pieces;
     char *next;
     int64_t limit, slab[CUDA_SLABS];
     int64_t ring, results;          /* places of index arrays and of results */
@@ -41,8 +43,12 @@ static int64_t mem_available(struct backend *be) {
 
 static int64_t mem_peak(struct backend *be) { return of(be)->held.peak + paper_scratch_bytes(be); }
 
+/* CUDA's weights lie in pieces, and those of other backends do not. */
+static void *weight_take(struct backend *be, int64_t bytes) {
+    return be->act == DT_BF16 ? pieces_take(&of(be)->pieces, be, bytes) : mem_alloc(be, (size_t)bytes);
+}
 static void weight_room(struct backend *be, struct weight *w) {
-    if (!w->packed) w->packed = mem_alloc(be, (size_t)(w->N * w->K) * sizeof(uint16_t));
+    if (!w->packed) w->packed = weight_take(be, w->N * w->K * (int64_t)sizeof(uint16_t));
 }
 static void weight_pack(struct backend *be, struct weight *w) {
     if (w->dt == DT_BF16)
@@ -57,8 +63,8 @@ struct paper_coded {
 };
 static void weight_free(struct backend *be, struct weight *w) {
     struct paper_coded *p = format_is_coded(w->format) ? w->packed : NULL;
-    for (int i = 0; p && i < p->n; i++) mem_free(be, p->piece[i]);
-    if (!p && w->dt == DT_BF16) mem_free(be, w->packed);
+    for (int i = 0; p && i < p->n; i++) pieces_give(&of(be)->pieces, be, p->piece[i]);
+    if (!p && w->dt == DT_BF16) pieces_give(&of(be)->pieces, be, w->packed);
     free(p);
     w->packed = NULL;
 }
@@ -67,7 +73,7 @@ static void weight_put_coded(struct backend *be, struct weight *w, int64_t row, 
     if (!w->packed) w->packed = xcalloc(1, sizeof(struct paper_coded));
     struct paper_coded *p = w->packed;
     ASSERT(p->n < CODED_PARTS);
-    p->piece[p->n++] = mem_alloc(be, (size_t)cuda_coded_bytes(m));
+    p->piece[p->n++] = weight_take(be, cuda_coded_bytes(m));
 }
 static void weight_put(struct backend *be, struct weight *w, int64_t row, int64_t rows, const uint16_t *src) {
     (void)row, (void)rows, (void)src;
@@ -85,6 +91,7 @@ static enum status synced(struct backend *be, struct err *e) {
 static void paper_close(struct backend *be) {
     if (!be) return;
     free(of(be)->held.block);
+    pieces_close(&of(be)->pieces);
     free(be);
 }
 

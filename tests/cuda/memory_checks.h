@@ -104,6 +104,98 @@ static void planned_compare(void *plugin, backend_plugin_open_fn *open_plugin, b
     planned_close(&r);
 }
 
+/* ---- weights that share chunks (tensor/pieces.h) ----------------------------------------------------------------- */
+
+enum { PIECES = 123, PIECE_ROWS = 100, PIECE_COLS = 4063, PIECES_CODED = 6, PIECE_EDGE = 900 };
+struct piece_weights {
+    struct backend *be;
+    struct weight w[PIECES + PIECES_CODED];
+    uint16_t *bits; /* of weight i: from element i */
+    uint8_t *codes;
+    float *scale;
+};
+
+static size_t pieces_device_taken(void *plugin) {
+    size_t (*device_taken)(void);
+    void *symbol = dlsym(plugin, "emulate_device_taken");
+    memcpy(&device_taken, &symbol, sizeof device_taken);
+    return device_taken();
+}
+
+static void pieces_put(struct piece_weights *p, int i) {
+    if (i < PIECES) {
+        p->w[i] = (struct weight){.N = PIECE_ROWS, .K = PIECE_COLS, .dt = DT_BF16, .format = FORMAT_BF16};
+        p->be->weight_put(p->be, &p->w[i], 0, PIECE_ROWS, p->bits + i);
+        return;
+    }
+    const struct coded_matrix m = {
+        .format = FORMAT_FP8, .rows = PIECE_EDGE, .K = PIECE_EDGE, .codes = p->codes, .scale = p->scale};
+    p->w[i] = (struct weight){.N = PIECE_EDGE, .K = PIECE_EDGE, .dt = DT_BF16, .format = FORMAT_FP8};
+    p->be->weight_put_coded(p->be, &p->w[i], 0, &m);
+}
+
+/* The matrices of a mixture's experts: the device takes a sixteenth more than they have, each keeps its elements, and
+ * all is given back in another order. */
+static void pieces_of_a_mixture(void *plugin, struct piece_weights *p) {
+    const size_t before = pieces_device_taken(plugin);
+    const int64_t n = (int64_t)PIECE_ROWS * PIECE_COLS;
+    struct err e;
+    for (int i = 0; i < PIECES; i++) pieces_put(p, i);
+    const size_t taken = pieces_device_taken(plugin) - before, asked = PIECES * (size_t)n * sizeof(uint16_t);
+    printf("  %.2f MB in %.2f MB\n", 1e-6 * (double)asked, 1e-6 * (double)taken);
+    report("small weights take a sixteenth more than they have", taken >= asked && taken <= asked + asked / 16);
+    for (int i = PIECES; i < PIECES + PIECES_CODED; i++) pieces_put(p, i);
+    uint16_t *const back = xmalloc((size_t)n * sizeof *back);
+    bool ok = true;
+    for (int i = 0; i < PIECES; i++) {
+        p->be->weight_get(p->be, &p->w[i], 0, PIECE_ROWS, back);
+        ok &= memcmp(back, p->bits + i, (size_t)n * sizeof *back) == 0;
+    }
+    report("each has its own place", p->be->sync(p->be, &e) == ST_OK && ok);
+    free(back);
+    for (int i = 0; i < PIECES + PIECES_CODED; i++) /* 67 and their number have no divisor in common */
+        p->be->weight_free(p->be, &p->w[i * 67 % (PIECES + PIECES_CODED)]);
+    report("and all of them give it back", pieces_device_taken(plugin) == before);
+}
+
+/* A device that is nearly full takes smaller chunks, then none. */
+static void pieces_of_a_full_device(void *plugin, struct piece_weights *p) {
+    enum { ROOM = 20 << 20, MOST = 60 };
+    const size_t before = pieces_device_taken(plugin);
+    char room[30];
+    struct err e;
+    int n = 0;
+    snprintf(room, sizeof room, "%zu", before + ROOM);
+    setenv("KERNELRL_EMULATE_MEMORY", room, 1);
+    do pieces_put(p, n);
+    while (p->be->sync(p->be, &e) == ST_OK && ++n < MOST);
+    unsetenv("KERNELRL_EMULATE_MEMORY");
+    report("a full device refuses a weight by name", n < MOST && strstr(e.msg, "weight: out of device memory"));
+    report("and takes what there is room for",
+           (size_t)n * PIECE_ROWS * PIECE_COLS * sizeof(uint16_t) > (size_t)ROOM / 16 * 15);
+    for (int i = 0; i < n; i++) p->be->weight_free(p->be, &p->w[i]);
+    report("and gives it back after the error", pieces_device_taken(plugin) == before);
+}
+
+static void test_pieces(void *plugin, backend_plugin_open_fn *open_plugin) {
+    const int64_t n = (int64_t)PIECE_ROWS * PIECE_COLS + PIECES;
+    struct piece_weights p = {.bits = xmalloc((size_t)n * sizeof *p.bits),
+                              .codes = xcalloc((size_t)PIECE_EDGE * PIECE_EDGE, 1),
+                              .scale = xcalloc(64, sizeof *p.scale)};
+    char msg[512] = "";
+    for (int64_t i = 0; i < n; i++) p.bits[i] = (uint16_t)rng_u64(28, 1, (uint64_t)i);
+    const bool opened = open_plugin(BACKEND_ABI, 0, NULL, &p.be, msg, sizeof msg) == 0;
+    report("a device for weights in pieces", opened);
+    if (opened) {
+        pieces_of_a_mixture(plugin, &p);
+        pieces_of_a_full_device(plugin, &p);
+        p.be->close(p.be);
+    }
+    free(p.bits);
+    free(p.codes);
+    free(p.scale);
+}
+
 static void test_memory_as_planned(void *plugin, backend_plugin_open_fn *open_plugin) {
     planned_compare(plugin, open_plugin, true);
     planned_compare(plugin, open_plugin, false);

@@ -1003,6 +1003,7 @@ int main(int argc, char **argv) {
         other->close(other);
     }
     if (emulated) test_memory_as_planned(plugin, open_plugin);
+    if (emulated) test_pieces(plugin, open_plugin);
     if (emulated) test_broken_device(gpu); /* it stays broken */
     gpu->close(gpu);
     printf("%d passed, %d failed\n", passed, failed);

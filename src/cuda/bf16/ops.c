@@ -23,9 +23,9 @@ static struct cu_mat mat32(struct tensor t) {
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 static bool weight_room(struct backend *be, struct weight *w) {
-    if (!w->packed) w->packed = be->mem_alloc(be, (size_t)i64_max(w->N * w->K, 1) * sizeof(uint16_t));
-    if (w->packed) return true;
     struct cuda_backend *c = (struct cuda_backend *)be;
+    if (!w->packed) w->packed = pieces_take(&c->pieces, be, w->N * w->K * (int64_t)sizeof(uint16_t));
+    if (w->packed) return true;
     cuda_refuse(c, "weight", "out of device memory");
     return false;
 }

@@ -65,7 +65,7 @@ void coded_put(struct backend *be, struct weight *w, int64_t row, const struct c
     if (i == cw->n) {
         cw->n++;
         part->row = row;
-        part->mem = be->mem_alloc(be, (size_t)cuda_coded_bytes(m));
+        part->mem = pieces_take(&c->pieces, be, cuda_coded_bytes(m));
     }
     if (!part->mem) {
         cuda_refuse(c, "weight", "out of device memory");
@@ -93,7 +93,8 @@ void coded_put(struct backend *be, struct weight *w, int64_t row, const struct c
 
 void coded_free(struct backend *be, struct weight *w) {
     struct coded_weight *cw = w->packed;
-    for (int i = 0; cw && i < cw->n; i++) be->mem_free(be, cw->part[i].mem);
+    struct pieces *const pieces = &((struct cuda_backend *)be)->pieces;
+    for (int i = 0; cw && i < cw->n; i++) pieces_give(pieces, be, cw->part[i].mem);
     free(cw);
 }
 

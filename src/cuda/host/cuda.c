@@ -406,6 +406,7 @@ static void cuda_close(struct backend *be) {
     for (int i = 0; i < POSTS_MAX; i++) free(c->posted[i].item);
     free(c->slot);
     free(c->held.block);
+    pieces_close(&c->pieces);
     free(c);
 }
 
@@ -428,7 +429,7 @@ static void weight_free(struct backend *be, struct weight *w) {
     if (format_is_coded(w->format))
         coded_free(be, w);
     else if (w->dt == DT_BF16)
-        mem_free(be, w->packed);
+        pieces_give(&((struct cuda_backend *)be)->pieces, be, w->packed);
     w->packed = NULL;
 }
 

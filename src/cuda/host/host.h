@@ -8,6 +8,7 @@
 #include "tensor/backend.h"
 #include "tensor/cuda_scratch.h"
 #include "tensor/mem_held.h"
+#include "tensor/pieces.h"
 
 struct CUstream_st;
 struct CUevent_st;
@@ -167,6 +168,7 @@ struct cuda_backend {
                               there is none. */
     struct owed owed;
     struct mem_held held; /* All device memory, without what a search of cublas.c borrows. */
+    struct pieces pieces; /* Where packed weights lie. */
     struct device_slab slab[CUDA_SLABS];
     struct plan forward, backward;
     struct plan16 plan16;

@@ -103,6 +103,18 @@ extern "C" {
 void emulate_held(const void *p, size_t n);
 /* The most that was held at a time since the last call, beyond what was held then. */
 __attribute__((visibility("default"))) size_t emulate_device_peak(void);
+/* What a device takes for what is held now. It hands out whole 2 MiB above 1 MiB, and below it as many of a size as fit
+ * into 2 MiB (measured: tensor/pieces.h). */
+__attribute__((visibility("default"))) size_t emulate_device_taken(void);
+static inline size_t emulate_rounded(size_t n) {
+    const size_t page = (size_t)2 << 20;
+    return n == 0 ? 0 : n > page / 2 ? (n + page - 1) / page * page : page / (page / n);
+}
+/* KERNELRL_EMULATE_MEMORY: bytes that the device has. 0: it is not said, and nothing is refused for them. */
+static inline size_t emulate_memory(void) {
+    const char *bytes = getenv("KERNELRL_EMULATE_MEMORY");
+    return bytes ? (size_t)strtoull(bytes, NULL, 10) : 0;
+}
 void emulate_wait(void);                      /* does what was put off */
 void emulate_pinned(const void *p, size_t n); /* host memory that copies read late; n 0: no longer */
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s);
@@ -110,8 +122,11 @@ cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t s);
 }
 #endif
 static inline cudaError_t cudaMalloc(void **p, size_t n) {
+    const size_t bytes = (n + 255) & ~(size_t)255, have = emulate_memory();
+    if (have > 0 && emulate_device_taken() + emulate_rounded(bytes) > have)
+        return emulate_end(cudaErrorMemoryAllocation);
     const cudaError_t rc = emulate_alloc(p, n);
-    if (rc == cudaSuccess) emulate_held(*p, (n + 255) & ~(size_t)255);
+    if (rc == cudaSuccess) emulate_held(*p, bytes);
     return rc;
 }
 static inline cudaError_t cudaFree(void *p) { return emulate_held(p, 0), emulate_wait(), free(p), cudaSuccess; }
@@ -122,8 +137,9 @@ static inline cudaError_t cudaMallocHost(void **p, size_t n) {
 }
 static inline cudaError_t cudaFreeHost(void *p) { return emulate_pinned(p, 0), cudaFree(p); }
 static inline cudaError_t cudaMemGetInfo(size_t *have, size_t *total) {
-    const char *bytes = getenv("KERNELRL_EMULATE_MEMORY");
-    *have = *total = bytes ? (size_t)strtoull(bytes, NULL, 10) : (size_t)1 << 30;
+    const size_t said = emulate_memory(), taken = emulate_device_taken();
+    *total = said ? said : (size_t)1 << 30;
+    *have = !said ? *total : taken < said ? said - taken : 0;
     return cudaSuccess;
 }
 #ifdef __cplusplus

@@ -62,6 +62,7 @@ const uint16_t *matrix_row[MAX_THREADS];
 std::vector<std::function<void()>> *captured; /* NULL: work runs at once */
 std::map<const void *, size_t> held;          /* device memory */
 size_t held_bytes, held_peak, held_before;    /* before: at the last emulate_device_peak() */
+size_t taken_bytes;                           /* for what is held */
 
 void thread_main() {
     (*entry)();
@@ -342,8 +343,8 @@ void emulate_pinned(const void *p, size_t n) {
         pinned().erase(static_cast<const char *>(p));
 }
 void emulate_held(const void *p, size_t n) {
-    held_bytes -= held[p];
-    held_bytes += n;
+    held_bytes += n - held[p];
+    taken_bytes += emulate_rounded(n) - emulate_rounded(held[p]);
     if (n > 0)
         held[p] = n;
     else
@@ -355,6 +356,7 @@ size_t emulate_device_peak(void) {
     held_peak = held_before = held_bytes;
     return peak;
 }
+size_t emulate_device_taken(void) { return taken_bytes; }
 void emulate_wait(void) {
     std::vector<std::function<void()>> work;
     work.swap(late);

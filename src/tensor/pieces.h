@@ -1,0 +1,125 @@
+/* pieces: memory of a device for weights, many of which share a chunk where each alone would be rounded up.
+ *
+ * cudaMalloc hands out whole 2 MiB above 1 MiB, and below it as many of a size as fit into 2 MiB. 400 of a size took
+ * each, on an H200: 100,000 bytes 104,857; 530,000 702,545; 700,000 and 812,600 1,048,576; 1,598,000 2,097,152;
+ * 3,145,728 4,194,304; 6,291,456 as many; 6,400,000 8,388,608. A mixture has 18,000 matrices of such sizes.
+ *
+ * A piece that would be rounded up by more than 1/16 of its size lies in a chunk with others, and the rest are asked
+ * for one by one. A chunk has room for some pieces of the size that it is made for: so many that it is not rounded up
+ * by more than 1/16, and up to 64 MiB, or 1/16 of what all chunks have, as many as fill it best. So all chunks together
+ * are larger than their pieces by 1/16 and one chunk at most, while sizes are alike. For the backend that allocates and
+ * the one that plans, each of which counts a whole chunk as held. */
+#ifndef KERNELRL_TENSOR_PIECES_H
+#define KERNELRL_TENSOR_PIECES_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/backend.h"
+
+#define PIECES_PAGE ((int64_t)2 << 20)
+#define PIECES_CHUNK ((int64_t)64 << 20)
+
+struct pieces {
+    struct pieces_chunk {
+        char *p;
+        int64_t bytes, held; /* of the chunk; of its pieces */
+        struct pieces_piece {
+            int64_t at, bytes; /* multiples of 256 */
+        } * piece;             /* [n], by `at` */
+        int n, cap;
+    } * chunk; /* [n] */
+    int n, cap;
+    int64_t bytes; /* of all chunks */
+};
+
+/* What cudaMalloc takes for so many bytes, 256 at least. */
+static inline int64_t pieces_rounded(int64_t bytes) {
+    if (bytes <= PIECES_PAGE / 2) return PIECES_PAGE / (PIECES_PAGE / bytes);
+    return (bytes + PIECES_PAGE - 1) / PIECES_PAGE * PIECES_PAGE;
+}
+static inline bool pieces_round_well(int64_t bytes) { return pieces_rounded(bytes) - bytes <= bytes / 16; }
+
+/* How many pieces of a size a new chunk has room for. */
+static inline int64_t pieces_together(const struct pieces *ps, int64_t bytes) {
+    const int64_t most = i64_min(ps->bytes / 16, PIECES_CHUNK);
+    int64_t best = 1, rest = pieces_rounded(bytes) - bytes;
+    for (int64_t k = 2; !pieces_round_well(best * bytes) || k * bytes <= most; k++) {
+        const int64_t left = pieces_rounded(k * bytes) - k * bytes;
+        if (left * best > rest * k) continue; /* more of a chunk of k would be for nobody */
+        best = k;
+        rest = left;
+    }
+    return best;
+}
+
+/* The first gap of the chunk that is large enough. NULL without one. */
+static inline void *pieces_place(struct pieces_chunk *c, int64_t bytes) {
+    if (c->bytes - c->held < bytes) return NULL;
+    int64_t at = 0;
+    int i = 0;
+    for (; i < c->n && c->piece[i].at - at < bytes; i++) at = c->piece[i].at + c->piece[i].bytes;
+    if (c->bytes - at < bytes) return NULL;
+    if (c->n == c->cap) {
+        c->cap = 2 * c->cap + 16;
+        c->piece = xrealloc(c->piece, (size_t)c->cap * sizeof *c->piece);
+    }
+    memmove(&c->piece[i + 1], &c->piece[i], (size_t)(c->n - i) * sizeof *c->piece);
+    c->piece[i] = (struct pieces_piece){at, bytes};
+    c->n++;
+    c->held += bytes;
+    return c->p + at;
+}
+
+/* Memory for `bytes` bytes, aligned to 256, from be->mem_alloc. NULL when there is none; the pieces given back before
+ * the backend is closed, by pieces_give. */
+static inline void *pieces_take(struct pieces *ps, struct backend *be, int64_t bytes) {
+    bytes = (i64_max(bytes, 1) + 255) & ~(int64_t)255;
+    if (pieces_round_well(bytes)) return be->mem_alloc(be, (size_t)bytes);
+    for (int i = 0; i < ps->n; i++) {
+        void *const p = pieces_place(&ps->chunk[i], bytes);
+        if (p) return p;
+    }
+    struct pieces_chunk new = {0};
+    for (int64_t k = pieces_together(ps, bytes); k > 0 && !new.p; k /= 2) { /* smaller ones of a device that is full */
+        new.bytes = pieces_rounded(k * bytes);
+        new.p = be->mem_alloc(be, (size_t) new.bytes);
+    }
+    if (!new.p) return NULL;
+    if (ps->n == ps->cap) {
+        ps->cap = 2 * ps->cap + 16;
+        ps->chunk = xrealloc(ps->chunk, (size_t)ps->cap * sizeof *ps->chunk);
+    }
+    ps->bytes += new.bytes;
+    ps->chunk[ps->n] = new;
+    return pieces_place(&ps->chunk[ps->n++], bytes);
+}
+
+/* Gives back what pieces_take has returned, NULL among it; and a chunk with its last piece. */
+static inline void pieces_give(struct pieces *ps, struct backend *be, void *p) {
+    int i = 0;
+    while (i < ps->n && ((char *)p < ps->chunk[i].p || (char *)p >= ps->chunk[i].p + ps->chunk[i].bytes)) i++;
+    if (i == ps->n) {
+        be->mem_free(be, p);
+        return;
+    }
+    struct pieces_chunk *const c = &ps->chunk[i];
+    int at = 0;
+    while (c->p + c->piece[at].at != (char *)p) at++;
+    c->held -= c->piece[at].bytes;
+    memmove(&c->piece[at], &c->piece[at + 1], (size_t)(--c->n - at) * sizeof *c->piece);
+    if (c->n > 0) return;
+    be->mem_free(be, c->p);
+    ps->bytes -= c->bytes;
+    free(c->piece);
+    *c = ps->chunk[--ps->n];
+}
+
+/* Forgets all, as a backend is closed. */
+static inline void pieces_close(struct pieces *ps) {
+    for (int i = 0; i < ps->n; i++) free(ps->chunk[i].piece);
+    free(ps->chunk);
+    *ps = (struct pieces){0};
+}
+
+#endif
