@@ -5,9 +5,10 @@
 
 #include "base/clock.h"
 
-/* Messages between rank 0 and another one. That one asks with WANT and is given PIECE or NONE; it sends what came of a
- * piece with DONE; CANCEL ends what it is sampling. Its last message is BYE: after NONE when all of its pieces are
- * done, after CANCEL, or when it has failed, which BYE says. Rank 0 is done when everybody has said it. */
+/* Messages between rank 0 and another one. That one begins with the pieces that are dealt to it, asks for more with
+ * WANT and is given PIECE or NONE; it sends what came of a piece with DONE; CANCEL ends what it is sampling. Its last
+ * message is BYE: after NONE when all of its pieces are done, after CANCEL, or when it has failed, which BYE says. Rank
+ * 0 is done when everybody has said it. */
 enum message { WANT, DONE, BYE, PIECE, NONE, CANCEL };
 struct message_head {
     int64_t what, piece;
@@ -141,6 +142,16 @@ static void hand_make(struct in_hand *h, const struct sample_pieces *x, const st
                           .most = i64_max(1, i64_min(s->max_batch, share))};
 }
 
+/* The pieces that are a rank's without asking, [*begin, *end): each rank's hands are filled, one rank after the other.
+ * The same on all ranks. */
+static void dealt(const struct sample_pieces *x, int64_t most, int rank, int *begin, int *end) {
+    *begin = *end = 0;
+    for (int r = 0; r <= rank; r++) {
+        *begin = *end;
+        for (int64_t samples = 0; *end < x->n && samples < most; samples += x->p[(*end)++].n) {}
+    }
+}
+
 static enum status take_on(struct rank_sampler *s, const struct sample_pieces *x, int piece, struct in_hand *h,
                            struct err *e) {
     const struct sample_piece *p = &x->p[piece];
@@ -150,6 +161,13 @@ static enum status take_on(struct rank_sampler *s, const struct sample_pieces *x
     TRY(engine_submit(s->engine, &r, &h->of[h->n].ticket, e));
     h->of[h->n++].piece = piece;
     h->samples += p->n;
+    return ST_OK;
+}
+
+static enum status take_dealt(struct rank_sampler *s, const struct sample_pieces *x, struct in_hand *h, struct err *e) {
+    int piece, end;
+    dealt(x, h->most, s->comm->rank, &piece, &end);
+    for (; piece < end; piece++) TRY(take_on(s, x, piece, h, e));
     return ST_OK;
 }
 
@@ -300,8 +318,9 @@ enum status rank_sample_follow(struct rank_sampler *s, const struct str *payload
     if (st == ST_OK) {
         cut(&f.x, s->comm->size);
         hand_make(&f.hand, &f.x, s);
-        st = follow(&f, &message, &why);
+        st = take_dealt(s, &f.x, &f.hand, &why);
     }
+    if (st == ST_OK) st = follow(&f, &message, &why);
     hand_empty(s, &f.hand);
     st = part(&f, st, &why, &message, e);
     pieces_free(&f.x, true);
@@ -445,7 +464,12 @@ enum status rank_sample(void *ctx, const struct request *req, int n_req, struct 
     pack_requests(&message, req, n_req);
     enum status st = command_give(l.s->comm, RANK_SAMPLE, &message, e);
     hand_make(&l.hand, &l.x, l.s);
-    if (st == ST_OK) st = lead(&l, progress, progress_ctx, &message, e);
+    dealt(&l.x, l.hand.most, l.s->comm->size - 1, &(int){0}, &l.next);
+    if (st == ST_OK) {
+        struct err why;
+        fail(&l, take_dealt(l.s, &l.x, &l.hand, &why), &why);
+        st = lead(&l, progress, progress_ctx, &message, e);
+    }
     hand_empty(l.s, &l.hand);
     if (l.s->busy_s) l.s->busy_s[0] += l.busy_s;
     if (st == ST_OK && l.st != ST_OK) {
