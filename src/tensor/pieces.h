@@ -20,15 +20,17 @@
 #define PIECES_PAGE ((int64_t)2 << 20)
 #define PIECES_CHUNK ((int64_t)64 << 20)
 
+struct piece_place {
+    int64_t at, bytes; /* multiples of 256 */
+};
+struct pieces_chunk {
+    char *p;
+    int64_t bytes, held;       /* of the chunk; of its pieces */
+    struct piece_place *piece; /* [n], by `at` */
+    int n, cap;
+};
 struct pieces {
-    struct pieces_chunk {
-        char *p;
-        int64_t bytes, held; /* of the chunk; of its pieces */
-        struct pieces_piece {
-            int64_t at, bytes; /* multiples of 256 */
-        } * piece;             /* [n], by `at` */
-        int n, cap;
-    } * chunk; /* [n] */
+    struct pieces_chunk *chunk; /* [n] */
     int n, cap;
     int64_t bytes; /* of all chunks */
 };
@@ -65,14 +67,13 @@ static inline void *pieces_place(struct pieces_chunk *c, int64_t bytes) {
         c->piece = xrealloc(c->piece, (size_t)c->cap * sizeof *c->piece);
     }
     memmove(&c->piece[i + 1], &c->piece[i], (size_t)(c->n - i) * sizeof *c->piece);
-    c->piece[i] = (struct pieces_piece){at, bytes};
+    c->piece[i] = (struct piece_place){at, bytes};
     c->n++;
     c->held += bytes;
     return c->p + at;
 }
 
-/* Memory for `bytes` bytes, aligned to 256, from be->mem_alloc. NULL when there is none; the pieces given back before
- * the backend is closed, by pieces_give. */
+/* Memory for `bytes` bytes, aligned to 256, from be->mem_alloc. NULL when there is none. Given back by pieces_give. */
 static inline void *pieces_take(struct pieces *ps, struct backend *be, int64_t bytes) {
     bytes = (i64_max(bytes, 1) + 255) & ~(int64_t)255;
     if (pieces_round_well(bytes)) return be->mem_alloc(be, (size_t)bytes);
@@ -80,18 +81,18 @@ static inline void *pieces_take(struct pieces *ps, struct backend *be, int64_t b
         void *const p = pieces_place(&ps->chunk[i], bytes);
         if (p) return p;
     }
-    struct pieces_chunk new = {0};
-    for (int64_t k = pieces_together(ps, bytes); k > 0 && !new.p; k /= 2) { /* smaller ones of a device that is full */
-        new.bytes = pieces_rounded(k * bytes);
-        new.p = be->mem_alloc(be, (size_t) new.bytes);
+    struct pieces_chunk made = {0};
+    for (int64_t k = pieces_together(ps, bytes); k > 0 && !made.p; k /= 2) { /* smaller ones of a device that is full */
+        made.bytes = pieces_rounded(k * bytes);
+        made.p = be->mem_alloc(be, (size_t)made.bytes);
     }
-    if (!new.p) return NULL;
+    if (!made.p) return NULL;
     if (ps->n == ps->cap) {
         ps->cap = 2 * ps->cap + 16;
         ps->chunk = xrealloc(ps->chunk, (size_t)ps->cap * sizeof *ps->chunk);
     }
-    ps->bytes += new.bytes;
-    ps->chunk[ps->n] = new;
+    ps->bytes += made.bytes;
+    ps->chunk[ps->n] = made;
     return pieces_place(&ps->chunk[ps->n++], bytes);
 }
 

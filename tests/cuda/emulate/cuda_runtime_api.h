@@ -4,7 +4,8 @@
  * work is put off until the host waits for it, as late as a device may be: what the host overwrites too early shows.
  * KERNELRL_EMULATE_FAULT makes it a device with a fault: none (there is none), driver (too old a driver), busy (another
  * process's), memory (others have taken it), image (it has no kernels for it), launch (the next kernel breaks it, from
- * when there is the file KERNELRL_EMULATE_FAULT_FILE, where it names one). */
+ * when there is the file KERNELRL_EMULATE_FAULT_FILE, where it names one). KERNELRL_EMULATE_MEMORY says
+ * how many bytes it has. */
 #ifndef KERNELRL_EMULATE_CUDA_RUNTIME_API_H
 #define KERNELRL_EMULATE_CUDA_RUNTIME_API_H
 
