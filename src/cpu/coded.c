@@ -36,7 +36,7 @@ static void *keep(char **at, const void *src, size_t bytes) {
     return p;
 }
 
-/* The same for what each block of m has, `each` bytes a block; in_panels is that of struct coded_part. */
+/* Copies what each block of m has in the same way, `each` bytes a block. in_panels is that of struct coded_part. */
 static void *keep_blocks(char **at, const void *src, size_t each, const struct coded_matrix *m, int64_t blocks,
                          bool in_panels) {
     if (!src || !in_panels) return keep(at, src, (size_t)blocks * each);

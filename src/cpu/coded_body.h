@@ -7,7 +7,7 @@
 /* What the outputs of a panel are decoded with, where they differ in it. */
 struct coded_lanes {
     const struct coded_part *part[PAIR_PANEL]; /* the part that an output's row is of; NULL: rows behind the last */
-    int64_t row[PAIR_PANEL];                   /* the row in it */
+    int64_t row[PAIR_PANEL];                   /* which row of its part it is */
     /* true: blocks of scales begin at k = 0 in every row, so that all outputs change their scales at the same k.
      * false: K is no multiple of NF4's block, which runs on from one row into the next. */
     bool whole;
@@ -76,9 +76,10 @@ static const struct coded_part *coded_whole_part(const struct coded *c, int64_t 
     return c->format == FORMAT_FP8 || part->in_panels ? part : NULL;
 }
 
-/* What FP8's codes c become in a block whose scale is not 0: rounding a product does not depend on its exponent, so a
- * product's two bytes come from tables by c's four low bits, and the other bits of the exponent and the sign are added
- * to the high byte. low and high bytes: rows 0 and 1 of the table; rows 2 and 3 where c's exponent is 0. */
+/* Makes the tables by which codes c of FP8 are multiplied with a scale that is not 0. Rounding a product does not
+ * depend on its exponent. So its two bytes stand in tables by the four low bits of c, and the other bits of c, the rest
+ * of the exponent and the sign, are added to the high byte. Rows 0 and 1 have low and high bytes; rows 2 and 3 have
+ * those of codes whose exponent is 0. */
 static void coded_fp8_tables(float scale, uint8_t table[4][16]) {
     static const float value[2][16] = {{0x8p-10f, 0x9p-10f, 0xap-10f, 0xbp-10f, 0xcp-10f, 0xdp-10f, 0xep-10f, 0xfp-10f,
                                         0x8p-9f, 0x9p-9f, 0xap-9f, 0xbp-9f, 0xcp-9f, 0xdp-9f, 0xep-9f, 0xfp-9f},
@@ -108,8 +109,8 @@ static void coded_nf4_rows_of(const struct coded_part *part, int64_t row, struct
         r->nested[h] = _mm512_setzero_ps();
     }
 }
-/* The scales in the order of coded_scales. `at` is where those of this block lie in the part; read: nested scales were
- * read for the block before. */
+/* Writes the scales in the order of coded_scales. `at` is where those of this block lie in the part. read: true when
+ * the block before was read, too, so that its nested scales are in r. */
 static void coded_nf4_scales(const struct coded_part *part, struct coded_nf4_rows *r, int64_t block, int64_t at,
                              bool read, float scale[2 * PAIR_PANEL]) {
     const struct coded_matrix *m = &part->m;
@@ -313,8 +314,8 @@ static void coded_nf4_pairs(const uint8_t *unit, int64_t pairs, const float *map
 }
 #endif
 
-/* Writes zeros for k from K on and for outputs from N on. Their scale of 0 is not enough: code 0 of NF4 stands for -1,
- * which gives -0, and a packed matrix has +0 there. */
+/* Writes zeros for k from K on and for outputs from N on, where a packed matrix has +0. What was decoded there is
+ * something else: code 0 of NF4 stands for -1, and the scale may be that of other rows. */
 static void coded_clear(const struct coded *c, int64_t panel, int64_t p0, int64_t pairs, uint16_t *out) {
     for (int64_t p = i64_max(0, c->K / 2 - p0); p < pairs; p++)
         for (int64_t j = 0; j < 2 * PAIR_PANEL; j++)
@@ -348,7 +349,7 @@ UNUSED static void coded_block(const struct coded *c, int64_t panel, int64_t p0,
             coded_nf4_pairs(unit, end - p, part->m.map, scale, to);
         } else {
             const float s = 2 * p < c->K ? coded_scale(part, row, 2 * p) : 0.0f;
-            for (int64_t i = 0; i < 2 * PAIR_PANEL && s == 0; i++) scale[i] = 0;
+            for (int64_t i = 0; i < 2 * PAIR_PANEL && s == 0; i++) scale[i] = s; /* 0 or -0 */
             if (s == 0)
                 coded_fp8_pairs(unit, end - p, scale, to);
             else

@@ -193,11 +193,11 @@ static void test_least_numbers(void **state) {
     matrix_free(&m);
 }
 
-/* FP8's scales at their limits; of 160 rows the second block has 32, a panel of its own. */
+/* FP8's scales may lie at their limits. Of 160 rows the second block has 32, a panel of its own. */
 static void test_scales_of_fp8(void **state) {
     (void)state;
     const int64_t rows[3] = {160, 0, 0}, K = 256;
-    const float scale[4] = {0, -0.02f, CODED_LARGEST_SCALE, CODED_SMALLEST_SCALE};
+    const float scale[4] = {-0.0f, -0.02f, CODED_LARGEST_SCALE, CODED_SMALLEST_SCALE};
     struct matrix m = make(FORMAT_FP8, rows, K);
     m.part[0].scale = scale;
     format_of(FORMAT_FP8)->decode(&m.part[0], 0, 160 * K, m.means);

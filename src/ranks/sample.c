@@ -142,8 +142,8 @@ static void hand_make(struct in_hand *h, const struct sample_pieces *x, const st
                           .most = i64_max(1, i64_min(s->max_batch, share))};
 }
 
-/* The pieces that are a rank's without asking, [*begin, *end): each rank's hands are filled, one rank after the other.
- * The same on all ranks. */
+/* A rank has pieces [*begin, *end) without asking for them: the hands of each rank are filled, one rank after the
+ * other. All ranks find the same. */
 static void dealt(const struct sample_pieces *x, int64_t most, int rank, int *begin, int *end) {
     *begin = *end = 0;
     for (int r = 0; r <= rank; r++) {

@@ -11,7 +11,7 @@
 struct rank_sampler {
     struct comm *comm;
     struct engine *engine;
-    int max_batch; /* samples that the engine decodes together */
+    int max_batch; /* samples that the engine decodes together; the same on all ranks */
     /* At rank 0, added to by every call: samples that each rank has drawn, and seconds that it was at work on them,
      * [size]. The caller's memory; NULL: nobody asks. */
     int64_t *drawn;

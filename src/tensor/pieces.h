@@ -1,14 +1,15 @@
 /* pieces: memory of a device for weights, many of which share a chunk where each alone would be rounded up.
  *
- * cudaMalloc hands out whole 2 MiB above 1 MiB, and below it as many of a size as fit into 2 MiB. 400 of a size took
- * each, on an H200: 100,000 bytes 104,857; 530,000 702,545; 700,000 and 812,600 1,048,576; 1,598,000 2,097,152;
- * 3,145,728 4,194,304; 6,291,456 as many; 6,400,000 8,388,608. A mixture has 18,000 matrices of such sizes.
+ * Above 1 MiB cudaMalloc hands out whole pages of 2 MiB. Below it a page is cut into as many pieces of one size as it
+ * holds (docs/lab-notes.md has what was measured). A mixture has 18,000 matrices of such sizes.
  *
- * A piece that would be rounded up by more than 1/16 of its size lies in a chunk with others, and the rest are asked
- * for one by one. A chunk has room for some pieces of the size that it is made for: so many that it is not rounded up
- * by more than 1/16, and up to 64 MiB, or 1/16 of what all chunks have, as many as fill it best. So all chunks together
- * are larger than their pieces by 1/16 and one chunk at most, while sizes are alike. For the backend that allocates and
- * the one that plans, each of which counts a whole chunk as held. */
+ * A piece that would be rounded up by more than 1/16 of its size lies in a chunk with others. The rest are asked for
+ * one by one, in whole pages. A chunk is made for a number of pieces of one size: at least so many that it is not
+ * rounded up by more than 1/16. It may be larger, up to 64 MiB and 1/16 of what all chunks have; it is the size that
+ * such pieces fill best. So all chunks together are larger than their pieces by 1/16 and one chunk at most, while sizes
+ * are alike.
+ *
+ * The backend that allocates uses this, and so does the one that plans. Both count a whole chunk as held. */
 #ifndef KERNELRL_TENSOR_PIECES_H
 #define KERNELRL_TENSOR_PIECES_H
 
@@ -40,6 +41,9 @@ static inline int64_t pieces_rounded(int64_t bytes) {
     if (bytes <= PIECES_PAGE / 2) return PIECES_PAGE / (PIECES_PAGE / bytes);
     return (bytes + PIECES_PAGE - 1) / PIECES_PAGE * PIECES_PAGE;
 }
+/* What is asked of the device for so many bytes, so that what is counted is what the device takes. Sizes below a page
+ * are rounded up by a page's cut, not by asking for more. */
+static inline int64_t pieces_asked(int64_t bytes) { return bytes <= PIECES_PAGE / 2 ? bytes : pieces_rounded(bytes); }
 static inline bool pieces_round_well(int64_t bytes) { return pieces_rounded(bytes) - bytes <= bytes / 16; }
 
 /* How many pieces of a size a new chunk has room for. */
@@ -76,7 +80,7 @@ static inline void *pieces_place(struct pieces_chunk *c, int64_t bytes) {
 /* Memory for `bytes` bytes, aligned to 256, from be->mem_alloc. NULL when there is none. Given back by pieces_give. */
 static inline void *pieces_take(struct pieces *ps, struct backend *be, int64_t bytes) {
     bytes = (i64_max(bytes, 1) + 255) & ~(int64_t)255;
-    if (pieces_round_well(bytes)) return be->mem_alloc(be, (size_t)bytes);
+    if (pieces_round_well(bytes)) return be->mem_alloc(be, (size_t)pieces_asked(bytes));
     for (int i = 0; i < ps->n; i++) {
         void *const p = pieces_place(&ps->chunk[i], bytes);
         if (p) return p;
@@ -106,7 +110,8 @@ static inline void pieces_give(struct pieces *ps, struct backend *be, void *p) {
     }
     struct pieces_chunk *const c = &ps->chunk[i];
     int at = 0;
-    while (c->p + c->piece[at].at != (char *)p) at++;
+    while (at < c->n && c->p + c->piece[at].at != (char *)p) at++;
+    ASSERT(at < c->n);
     c->held -= c->piece[at].bytes;
     memmove(&c->piece[at], &c->piece[at + 1], (size_t)(--c->n - at) * sizeof *c->piece);
     if (c->n > 0) return;

@@ -29,6 +29,7 @@ static struct pieces pieces;
 
 static void *device_alloc(struct backend *be, size_t bytes) {
     struct device *d = (struct device *)be;
+    bytes = (bytes + 255) / 256 * 256; /* as CUDA does first */
     const int64_t rounded = pieces_rounded(i64_max((int64_t)bytes, 256));
     if (d->limit > 0 && d->taken + rounded > d->limit) return NULL;
     assert_true(d->n < BLOCKS);

@@ -105,7 +105,7 @@ void emulate_held(const void *p, size_t n);
 /* The most that was held at a time since the last call, beyond what was held then. */
 __attribute__((visibility("default"))) size_t emulate_device_peak(void);
 /* What a device takes for what is held now. It hands out whole 2 MiB above 1 MiB, and below it as many of a size as fit
- * into 2 MiB (measured: tensor/pieces.h). */
+ * into 2 MiB (measured: docs/lab-notes.md). */
 __attribute__((visibility("default"))) size_t emulate_device_taken(void);
 static inline size_t emulate_rounded(size_t n) {
     const size_t page = (size_t)2 << 20;
