@@ -29,7 +29,8 @@ from kernelrl_worker.scaling import Scaling
 
 SMALL = 0.01  # the factor of `small`, and the spread of `unit`
 OFFSET = 50  # far from zero for data of size one: variances and differences that cancel lose half their digits
-SPIKE, SPIKES_LEAST, SPIKES_SHARE, SPIKES_MOST = 100, 8, 1e-4, 0.5  # how large spikes are, and how many there are
+SPIKE, SPIKE_LEAST = 100, 128  # how large spikes are: so many times their own size, and this much more
+SPIKES_LEAST, SPIKES_SHARE, SPIKES_MOST = 8, 1e-4, 0.5  # how many there are
 MIX = 0x9E3779B1  # 2**32 / golden ratio: spreads neighbouring numbers
 SHOWS = 50  # tolerances by which one changed element has to move some output
 MOST_TOUCHED = 3  # inputs of which an element is changed
@@ -122,6 +123,13 @@ def unit(x, draw):
     return x.mul_(SMALL).add_(1).mul_(signs).masked_fill_(zero, 0)
 
 
+def spiked(x, signs):
+    """Beside a spike of 16 to 20 the exponentials of all other elements are as small as float32 can just add, and a right
+    softmax that adds one after the other loses them; beside one of 88 to 104 they are subnormal numbers, which are slow.
+    So spikes are larger than that."""
+    return (x * SPIKE + SPIKE_LEAST * torch.where(x < 0, -1, 1)) * signs
+
+
 def spikes(x, draw):
     """An element that is chosen twice gets the same value twice, whichever comes last."""
     generator, share = draw.signs_of.generator, min(SPIKES_MOST, SPIKES_LEAST / x.numel() + SPIKES_SHARE)
@@ -131,13 +139,13 @@ def spikes(x, draw):
         key = torch.randint(1 << 20, (1,), generator=generator, device=x.device)
         at = torch.randint(x.numel(), (count,), generator=generator, device=x.device)
         signs = 1 - 2 * (((at + key) * MIX >> 16) & 1)
-        flat[at] = (flat[at] * SPIKE + 1) * signs.to(x.dtype)
+        flat[at] = spiked(flat[at], signs.to(x.dtype))
         return x
     chosen = torch.rand(x.shape, generator=generator, device=x.device) < share
     signs = draw.signs(x)
     if draw.symmetric:
         chosen = mirrored(chosen.to(torch.int8)).bool()
-    return torch.where(chosen, (x * SPIKE + 1) * signs, x)
+    return torch.where(chosen, spiked(x, signs), x)
 
 
 class Family(NamedTuple):
@@ -156,7 +164,7 @@ FAMILIES = {
     FAMILY_NEGATED: Family("the negative", negated),
     FAMILY_OFFSET: Family("signs at random, plus 50; zeros stay", offset, far=True),
     FAMILY_UNIT: Family("values next to 1 with signs at random; zeros stay", unit),
-    FAMILY_SPIKES: Family("a few elements a hundred times as large, of either sign", spikes, far=True),
+    FAMILY_SPIKES: Family("a few elements of 128 and a hundred times their own size, of either sign", spikes, far=True),
     FAMILY_PROBE: Family("one element, by so much that the output must change", None),
     FAMILY_TOUCHED: Family("one element, by as much as showed in some place of that input", None, far=True),
 }
