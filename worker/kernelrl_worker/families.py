@@ -124,9 +124,9 @@ def unit(x, draw):
 
 
 def spiked(x, signs):
-    """Beside a spike of 16 to 20 the exponentials of all other elements are as small as float32 can just add, and a right
-    softmax that adds one after the other loses them; beside one of 88 to 104 they are subnormal numbers, which are slow.
-    So spikes are larger than that."""
+    """Beside a spike of 16 to 20 the exponentials of all other elements are as small as float32 can just add, and a
+    right softmax that adds one after the other loses them. Beside one of 88 to 104 they are subnormal numbers, which
+    are slow. So spikes are larger than that."""
     return (x * SPIKE + SPIKE_LEAST * torch.where(x < 0, -1, 1)) * signs
 
 
