@@ -349,11 +349,12 @@ UNUSED static void coded_block(const struct coded *c, int64_t panel, int64_t p0,
             coded_nf4_pairs(unit, end - p, part->m.map, scale, to);
         } else {
             const float s = 2 * p < c->K ? coded_scale(part, row, 2 * p) : 0.0f;
-            for (int64_t i = 0; i < 2 * PAIR_PANEL && s == 0; i++) scale[i] = s; /* 0 or -0 */
-            if (s == 0)
-                coded_fp8_pairs(unit, end - p, scale, to);
-            else
+            if (s != 0) {
                 coded_fp8_alike(unit, end - p, s, to);
+            } else {
+                for (int64_t i = 0; i < 2 * PAIR_PANEL; i++) scale[i] = s; /* 0 or -0 */
+                coded_fp8_pairs(unit, end - p, scale, to);
+            }
         }
         p = end;
     }

@@ -33,8 +33,8 @@ static const struct {
 /* The compiler does not know that a tile load reads memory. */
 #define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
-/* c [16][PAIR_PANEL] += a [16 rows] b [panel], over `steps` tiles. streamed: b comes from memory, and what lies behind
- * is fetched. */
+/* c [16][PAIR_PANEL] += a [16 rows] b [panel], over `steps` tiles. streamed: true when b comes from memory, so
+ * that what lies behind is fetched. */
 ALWAYS_INLINE void amx_16(int64_t steps, const uint16_t *a, int64_t lda, const uint16_t *b, float *c, int64_t ldc,
                           bool streamed) {
     const int64_t cs = ldc * 4, as = lda * 2, bs = PAIR_PANEL * 4;

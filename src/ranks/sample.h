@@ -1,6 +1,6 @@
 /* sample: requests sampled by all ranks of a run. Requests are cut into pieces, runs of samples of one request. Each
- * rank begins with as many as it has room for, and then takes the next piece, whichever it is, as it has room again: a
- * sample's bits do not depend on where it is drawn. */
+ * rank begins with its share, as far as it has room. Where there are more, a rank that has room again takes the next
+ * piece, whichever it is: a sample's bits do not depend on where it is drawn. */
 #ifndef KERNELRL_RANKS_SAMPLE_H
 #define KERNELRL_RANKS_SAMPLE_H
 

@@ -87,7 +87,7 @@ static inline void *pieces_take(struct pieces *ps, struct backend *be, int64_t b
     }
     struct pieces_chunk made = {0};
     for (int64_t k = pieces_together(ps, bytes); k > 0 && !made.p; k /= 2) { /* smaller ones of a device that is full */
-        made.bytes = pieces_rounded(k * bytes);
+        made.bytes = pieces_asked(k * bytes);
         made.p = be->mem_alloc(be, (size_t)made.bytes);
     }
     if (!made.p) return NULL;

@@ -128,11 +128,14 @@ train() { # RUN RANKS MPI KEY=VALUE...
 if [ -n "$found" ] && [ -f models/tiny/model.safetensors ]; then
     first=lora
     check "a run of LoRA on one rank" train lora 1 "" lora_rank=8
-    for how in 3:openmpi 2:mpich; do
+    for how in 3:openmpi:332 2:mpich:44; do # so many of eight answers are dealt to each rank
+        dealt=${how##*:} how=${how%:*}
         mpi=${how#*:}
         [ -f "$BUILD/libkernelrl_$mpi.so" ] && command -v mpirun.$mpi >/dev/null || continue
         check "the same on ${how%:*} ranks over $mpi" train "lora$mpi" "${how%:*}" $mpi lora_rank=8
         check "has the same bits" same_run lora "lora$mpi"
+        check "each rank drew its share" bash -c '[ "$(grep -oE "ranks/samples_[0-9]\":[0-9]+" "$1" | cut -d: -f2 | tr -d "\n")" = "$2$2" ]' \
+            - "$tmp/runs/lora$mpi/metrics.jsonl" "$dealt"
     done
     mpi=$found first=full
     turns=(lora_rank=0 dtype=bf16 mode=multi_turn max_turns=2 max_staleness=1 kl_penalty_coef=0.1)

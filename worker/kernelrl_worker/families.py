@@ -164,7 +164,7 @@ FAMILIES = {
     FAMILY_NEGATED: Family("the negative", negated),
     FAMILY_OFFSET: Family("signs at random, plus 50; zeros stay", offset, far=True),
     FAMILY_UNIT: Family("values next to 1 with signs at random; zeros stay", unit),
-    FAMILY_SPIKES: Family("a few elements of 128 and a hundred times their own size, of either sign", spikes, far=True),
+    FAMILY_SPIKES: Family("a few elements 128 more than a hundred times their size, of either sign", spikes, far=True),
     FAMILY_PROBE: Family("one element, by so much that the output must change", None),
     FAMILY_TOUCHED: Family("one element, by as much as showed in some place of that input", None, far=True),
 }
