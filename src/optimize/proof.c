@@ -385,7 +385,7 @@ static enum status compile_process(struct proving *x, int process, struct err *e
     struct verify_options vo = judged_so(x->o);
     struct proof_wanted w = {0};
     if (!backend_info(vo.backend)->is_module) vo.backend = vo.backend == BACKEND_c ? BACKEND_torch_cpu : BACKEND_cuda;
-    vo.allow_library = true;
+    vo.allow_library = vo.trusted_compilers = true;
     vo.lint_strict = false;
     vo.compile_timeout_s = fmax(vo.compile_timeout_s, 120);
     vo.run_timeout_s = fmax(vo.run_timeout_s, 120);

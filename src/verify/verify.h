@@ -148,6 +148,9 @@ struct verify_options {
      * has anything of another problem: such a verifier judges answers to one problem alone, the first it is given. CPU
      * only (ST_CONFIG). Verdicts are the same as without, so it is no part of verify_identity(). */
     bool jail_problem;
+    /* true: ModelNew answers on a CPU may start compilers while they run, as those on a GPU may: torch.compile does.
+     * For code that you trust, since the list of system calls is then the GPU's, which names what is refused. */
+    bool trusted_compilers;
     /* Called with true in front of measurements, which have the machine to themselves, and with false behind them.
      * NULL: nobody else works while verdicts are given. */
     void (*quiet)(void *ctx, bool on);

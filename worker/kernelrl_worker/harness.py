@@ -367,6 +367,8 @@ def main(fd, options):
         USER="nobody",
         TRITON_CACHE_DIR=os.path.join(options["folder"], "triton"),
         TORCHINDUCTOR_CACHE_DIR=os.path.join(options["folder"], "inductor"),
+        # torch.compile compiles in this process: helpers that it keeps would be processes of the answer's own.
+        TORCHINDUCTOR_COMPILE_THREADS="1",
     )
     channel = Channel(fd)
     harness = Harness(channel, options)

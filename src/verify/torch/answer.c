@@ -109,17 +109,18 @@ enum status modrun_start(struct modrun *r, struct zygote *z, const struct modrun
     CLEANUP_STR struct str q = STR_INIT, text = STR_INIT;
     int pair[2], on = 1;
     bool gpu = strncmp(o->device, "cuda", 4) == 0;
+    const bool compilers = gpu || o->compilers;
     r->settles = !gpu;
     js_begin(&q, NULL, '{');
     js_put_str(&q, "op", "fork");
-    js_put_str(&q, "filter", gpu ? "gpu" : "python");
+    js_put_str(&q, "filter", compilers ? "gpu" : "python");
     js_put_str(&q, "device", o->device);
     js_put_bool(&q, "gpu", gpu);
     js_put_bool(&q, "weak", z->jail->weak);
     js_put_i64(&q, "threads", o->threads);
     js_put_i64(&q, "memory_bytes", o->memory_bytes);
     js_put_i64(&q, "cpu_s", (int64_t)o->cpu_s);
-    js_put_i64(&q, "tmp_bytes", gpu ? 1 << 30 : 128 << 20);
+    js_put_i64(&q, "tmp_bytes", compilers ? 1 << 30 : 128 << 20);
     js_put_i64(&q, "processes", 512);
     js_end(&q, '}');
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)

@@ -53,6 +53,7 @@ struct modrun_options {
     int threads;
     int64_t memory_bytes; /* A limit of its address space, on a CPU only. 0: there is none. */
     uint64_t cpu_s;
+    bool compilers; /* true: it may start programs on a CPU, too (verify.h, trusted_compilers). */
 };
 
 /* Forks, and waits until the jail is up. ST_SANDBOX and ST_WORKER are our own trouble, and worth one retry. */

@@ -19,5 +19,6 @@ struct modrun_options module_process_options(const struct module_judge *j, const
         .threads = o->threads,
         .memory_bytes = on_gpu(j) ? 0 : o->memory_bytes + c->lane_bytes,
         .cpu_s = (uint64_t)((o->run_timeout_s + o->timing_budget_s + o->compile_timeout_s + 10) * o->threads),
+        .compilers = o->trusted_compilers,
     };
 }
