@@ -56,8 +56,9 @@ static const struct config_key keys[] = {
         "faster, as many again. Fewer than 4 cannot show it."),
     KEY_INT_AT(T, "proof_finalists", proof.finalists, "4", "[1,16]",
                "Answers that are measured again before the winner is chosen."),
-    KEY_FLOAT_AT(T, "proof_budget_s", proof.seconds, "0", "[0,)",
-                 "Seconds that the proof may take. 0: a tenth of the budget, at least 120."),
+    KEY_FLOAT_AT(
+        T, "proof_budget_s", proof.seconds, "0", "[0,)",
+        "Seconds that the proof may take. 0: a tenth of the budget, at least 300 (without proof_compile 120)."),
     KEY_BOOL_AT(T, "proof_compile", proof.compile, "true", "Measure torch.compile, too, where PyTorch is 2 or newer."),
 };
 #undef T

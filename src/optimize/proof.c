@@ -18,9 +18,10 @@
  * once. */
 enum { LINE_MAX_BYTES = 16 << 20, FINALISTS_MAX = 16, LEAST_TRIALS = 10, REPEATS = 3 };
 static const char *const modes[PROOF_MODES] = {"default", "max-autotune"};
+enum { COMPILED_PROCESSES = 5 }; /* torch.compile is measured in so many at most, since it compiles anew in each. */
 
 double proof_seconds(const struct optimize_options *o) {
-    return o->proof.seconds > 0 ? o->proof.seconds : fmax(120, 0.1 * o->budget_s);
+    return o->proof.seconds > 0 ? o->proof.seconds : fmax(o->proof.compile ? 300 : 120, 0.1 * o->budget_s);
 }
 
 /* A measurement of one answer to one shape in one process. */
@@ -506,7 +507,7 @@ static enum status prove(struct proving *x, struct err *e) {
     }
     const bool has_compile = x->where->torch[0] >= '2' && x->where->torch[0] <= '9';
     if (!x->o->proof.compile || !has_compile || !x->o->train.verify.measure) return ST_OK;
-    for (int p = 1; p <= second_look(x); p++) TRY(compile_process(x, p, e));
+    for (int p = 1; p <= second_look(x) && p <= COMPILED_PROCESSES; p++) TRY(compile_process(x, p, e));
     return ST_OK;
 }
 

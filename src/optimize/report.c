@@ -154,7 +154,8 @@ static void md_compiled(const struct proof *p, struct str *md) {
         const struct compiled_proof *c = &p->compile[m];
         if (c->measured) {
             char what[80];
-            snprintf(what, sizeof what, "torch.compile (%s) over the winner, %d processes", c->mode, c->processes);
+            snprintf(what, sizeof what, "torch.compile (%s) over the winner, %d process%s", c->mode, c->processes,
+                     c->processes == 1 ? "" : "es");
             md_bounds(md, what, &c->winner);
         } else {
             str_addf(md, "| torch.compile (%s) | not measured: %s |\n", c->mode, c->why);
