@@ -388,6 +388,9 @@ class Case:
             if sum(r["usable"] for r in result) >= wanted:
                 break
             key = (family, param_set)
+            if family == FAMILY_SCALED and param_set == 0 and not timed and not self._is_blind(seed):
+                result.append({"usable": False})  # there are scaled inputs on the other parameters
+                continue
             if key not in self.surveyed:
                 self.surveyed[key] = self._survey_one(family, param_set, seed)
             usable = self.surveyed[key][0]
@@ -398,6 +401,12 @@ class Case:
             torch.cuda.empty_cache()  # others need the room more
         return result
 
+    def _is_blind(self, seed):
+        """Whether the problem's own inputs tell nothing, and scaled ones do. How they are scaled is known then."""
+        if self.scaling is None:
+            self.find_scaling(seed)
+        return self.scaling.blind
+
     def _survey_one(self, family, param_set, seed):
         """(whether the family may be used, the Limits of the outputs)"""
         if family == FAMILY_TOUCHED:
@@ -405,10 +414,7 @@ class Case:
             if not self.touches[param_set]:
                 return False, []
         if family == FAMILY_SCALED:
-            if self.scaling is None:
-                self.find_scaling(seed)
-            if param_set == 0 and not self.scaling.blind:
-                return False, []
+            self._is_blind(seed)
         values = self._draw(family, seed, param_set)
         outputs, _ = self._run(param_set, clones(values), seed)
         finite = all(bool(torch.isfinite(o).all()) for o in outputs if o.is_floating_point())

@@ -345,7 +345,7 @@ class Problem:
         known = self.doubles[param_set].model is not None
         usable = known or family not in (FAMILY_TOUCHED, FAMILY_SPIKES)
         usable = usable and (family != FAMILY_TOUCHED or bool(self.touches))
-        timed = usable and (family != FAMILY_SCALED or self.scaling.blind)
+        timed = usable
         if timed and param_set == 0 and family in (FAMILY_SCALED, FAMILY_SPIKES):
             timed = self._same_time(stored, seed)
         return {

@@ -421,25 +421,43 @@ int reference_timed_capacity(const struct references *r, const struct reference 
 
 int reference_timed_set(const struct references *r, int i) { return r->max_tests + i; }
 
+/* The family of timed set `at`, one of those that are to be of another family than shipped inputs; NULL: the reference
+ * stands none. In a blind problem only scaled inputs tell. In others an answer that counts its calls could be wrong for
+ * inputs of a family that never came: so spikes and inputs of both signs come by turns, because there are only two such
+ * sets where calls are long. */
+static const char *other_family(const struct reference *p, uint64_t at) {
+    const char *const scaled = p->scaled.usable ? FAMILY_SCALED : NULL;
+    const char *const with_signs = p->is_signed.usable && !(scaled && secret(p, 11, at) % 2) ? FAMILY_SIGNED : scaled;
+    if (p->blind && scaled) return scaled;
+    if (!p->spikes.usable || !with_signs) return p->spikes.usable ? FAMILY_SPIKES : with_signs;
+    return (at / OTHER_TIMED + secret(p, 12, 0)) % 2 ? FAMILY_SPIKES : with_signs;
+}
+
+/* Finds out which families of the tests the reference stands on parameters as initialised, too. It takes a timed set
+ * for that, which is filled again later. */
+static enum status survey_timed(struct references *r, struct reference *p, struct err *e) {
+    static const char *const families[] = {FAMILY_SIGNED, FAMILY_SCALED};
+    for (size_t i = 0; i < ARRAY_LEN(families); i++) {
+        const struct input_kind kind = {families[i], 0};
+        struct wanted w = wanted(reference_timed_set(r, 0), kind, secret(p, 10, i));
+        if (!seen(p, &w)->usable) TRY(fill(r, p, &w, 1, true, e));
+    }
+    return ST_OK;
+}
+
 enum status reference_make_timed(struct references *r, struct reference *p, int n, struct err *e) {
     ASSERT(n <= reference_timed_capacity(r, p));
     enum { CHUNK = 64 };
     struct wanted w[CHUNK];
-    if (p->n_timed == 0 && n > 0 && !r->single_input && !p->scaled.usable && !p->spikes.usable) {
-        /* The signed inputs of the tests were run on other parameters. The set is filled again below. */
-        w[0] = wanted(reference_timed_set(r, 0), (struct input_kind){FAMILY_SIGNED, 0}, secret(p, 10, 0));
-        TRY(fill(r, p, w, 1, true, e));
-    }
+    if (p->n_timed == 0 && n > 0 && !r->single_input) TRY(survey_timed(r, p, e));
     while (p->n_timed < n) {
         int m = n - p->n_timed < CHUNK ? n - p->n_timed : CHUNK;
         for (int i = 0; i < m; i++) {
             const uint64_t at = (uint64_t)(p->n_timed + i);
             struct input_kind kind = {FAMILY_SHIPPED, 0};
-            const char *other = p->scaled.usable      ? FAMILY_SCALED
-                                : p->spikes.usable    ? FAMILY_SPIKES
-                                : p->is_signed.usable ? FAMILY_SIGNED
-                                                      : NULL;
-            if (other && secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED)
+            const bool turn = secret(p, 7, at / OTHER_TIMED) % OTHER_TIMED == at % OTHER_TIMED;
+            const char *other = turn ? other_family(p, at) : NULL;
+            if (other)
                 kind.family = other;
             else if (p->touched.usable && secret(p, 8, at) % 2)
                 kind.family = FAMILY_TOUCHED;

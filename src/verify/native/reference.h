@@ -63,7 +63,7 @@ enum status reference_get(struct references *r, const char *code, struct referen
  * on another family, as shipped. */
 enum status reference_make_tests(struct references *r, struct reference *p, struct err *e) MUST_USE;
 /* Makes sure that at least n timed sets are there; n is at most reference_timed_capacity(). All are on the parameters
- * as initialised. Some of them are spikes (of a blind problem scaled; signed where neither can be) or touched, unless
+ * as initialised. Some of them are spikes, signed and scaled (of a blind problem scaled alone) or touched, unless
  * single_input is set; an answer cannot know which. */
 enum status reference_make_timed(struct references *r, struct reference *p, int n, struct err *e) MUST_USE;
 int reference_timed_capacity(const struct references *r, const struct reference *p);

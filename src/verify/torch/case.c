@@ -165,8 +165,10 @@ static const struct {
     int param_set;
 } families[] = {{FAMILY_SCALED, 0}, {FAMILY_SIGNED, 1}, {FAMILY_PROBE, 1}, {FAMILY_OFFSET, 1}, {FAMILY_SPIKES, 0},
                 {FAMILY_UNIT, 1},   {FAMILY_SCALED, 1}, {FAMILY_SMALL, 1}, {FAMILY_NEGATED, 1}};
-/* What one of each OTHER_TIMED timed sets is: the first that the reference stands on parameters as initialised. */
-static const char *const timed_families[] = {FAMILY_SCALED, FAMILY_SPIKES, FAMILY_SIGNED};
+/* What one of each OTHER_TIMED timed sets is: by turns those that the reference stands on parameters as initialised, in
+ * a blind problem the first of them, because only scaled inputs tell. An answer that counts its calls could be wrong
+ * for inputs of a family that never came. */
+static const char *const timed_families[MODCASE_TIMED_FAMILIES] = {FAMILY_SCALED, FAMILY_SPIKES, FAMILY_SIGNED};
 
 /* Begins the question which families the reference itself stands. wanted: how many usable ones are enough. timed: the
  * sets are for the clock, so that they have to take as long as shipped ones. */
@@ -188,13 +190,14 @@ static void put_family(struct str *q, const char *name, int param_set) {
 static enum status survey_timed(struct modcases *m, struct modcase *c, struct err *e) {
     CLEANUP_STR struct str q = STR_INIT;
     CLEANUP_JSON json_t *reply = NULL;
-    begin_survey(&q, c, 1, true);
+    begin_survey(&q, c, MODCASE_TIMED_FAMILIES, true);
     for (size_t i = 0; i < ARRAY_LEN(timed_families); i++) put_family(&q, timed_families[i], 0);
     js_end(&q, ']');
     TRY(ask(m, &q, -1, &reply, e));
     const json_t *list = json_object_get(reply, "families");
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (json_is_true(json_object_get(json_array_get(list, i), "usable"))) c->timed_family = timed_families[i];
+    for (size_t i = 0; i < ARRAY_LEN(timed_families) && !(c->blind && c->n_timed_families); i++)
+        if (json_is_true(json_object_get(json_array_get(list, i), "usable")))
+            c->timed_family[c->n_timed_families++] = timed_families[i];
     CLEANUP_STR struct str touched = STR_INIT;
     CLEANUP_JSON json_t *told = NULL;
     begin_survey(&touched, c, 1, true);
@@ -229,6 +232,7 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
     js_end(&q, ']');
     TRY(ask(m, &q, -1, &reply, e));
     const json_t *list = json_object_get(reply, "families");
+    c->blind = json_is_true(json_object_get(json_array_get(list, 1), "usable")); /* scaled inputs on the first set */
     for (size_t i = 0; i < ARRAY_LEN(families) && c->n_trials < n && families_too; i++)
         if (json_is_true(json_object_get(json_array_get(list, i + 1), "usable")))
             c->trials[c->n_trials++] = (struct modset){families[i].name, secret(c, 3, i + 1), families[i].param_set};
@@ -337,9 +341,11 @@ enum status modcases_rest(struct modcases *m, int64_t *held_bytes, struct err *e
 }
 
 struct modset modcase_timed_set(const struct modcase *c, uint64_t i) {
-    const bool other = c->timed_family && secret(c, 7, i / OTHER_TIMED) % OTHER_TIMED == i % OTHER_TIMED;
-    const bool touched = c->touched && secret(c, 8, i) % 2;
-    return (struct modset){other ? c->timed_family : touched ? FAMILY_TOUCHED : FAMILY_SHIPPED, secret(c, 5, i), 0};
+    const int n = c->n_timed_families;
+    const bool other = n > 0 && secret(c, 7, i / OTHER_TIMED) % OTHER_TIMED == i % OTHER_TIMED;
+    const char *family = c->touched && secret(c, 8, i) % 2 ? FAMILY_TOUCHED : FAMILY_SHIPPED;
+    if (other) family = c->timed_family[(i / OTHER_TIMED + secret(c, 9, 0)) % (uint64_t)n];
+    return (struct modset){family, secret(c, 5, i), 0};
 }
 
 enum status modcase_stage(struct modcases *m, struct modcase *c, bool timed, bool both, const struct modset *sets,

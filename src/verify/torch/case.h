@@ -31,6 +31,7 @@ struct modset {
     int param_set; /* 0: parameters as initialised, 1: randomised. */
 };
 
+enum { MODCASE_TIMED_FAMILIES = 3 };
 struct modcase {
     struct digest key; /* Of its code. */
     char *code;
@@ -55,9 +56,11 @@ struct modcase {
 
     struct modset trials[MODCASE_MAX_TRIALS];
     int n_trials;
-    const char *timed_family; /* The family of some timed sets. NULL: there are no such sets. */
-    bool touched;             /* true: some timed sets have one element that stands out. */
-    int slots;                /* Of each lane. */
+    const char *timed_family[MODCASE_TIMED_FAMILIES]; /* [n_timed_families]: one of them is some timed sets' family. */
+    int n_timed_families;
+    bool blind;   /* true: its own inputs tell nothing, and scaled ones do. */
+    bool touched; /* true: some timed sets have one element that stands out. */
+    int slots;    /* Of each lane. */
     int64_t lane_bytes;
     int lane_fd[N_LANES];  /* CPU. -1: there is no such lane. */
     char *handle[N_LANES]; /* GPU, JSON text. NULL: there is no such lane. */
