@@ -195,6 +195,7 @@ static enum status survey_timed(struct modcases *m, struct modcase *c, struct er
     js_end(&q, ']');
     TRY(ask(m, &q, -1, &reply, e));
     const json_t *list = json_object_get(reply, "families");
+    c->n_timed_families = 0;
     for (size_t i = 0; i < ARRAY_LEN(timed_families) && !(c->blind && c->n_timed_families); i++)
         if (json_is_true(json_object_get(json_array_get(list, i), "usable")))
             c->timed_family[c->n_timed_families++] = timed_families[i];
