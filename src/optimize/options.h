@@ -25,7 +25,7 @@ struct search_options {
 struct proof_options {
     int processes;  /* fresh ones, each with a measurement of winner and runner-up; twice as many where they disagree */
     int finalists;  /* that are measured again before one is chosen */
-    double seconds; /* bound of the whole proof; 0: proof_seconds() */
+    double seconds; /* bound of the whole proof; 0: proof_seconds() says it */
     bool compile;   /* torch.compile is measured, where there is one */
 };
 struct optimize_options {

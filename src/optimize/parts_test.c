@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "optimize/arms.h"
 #include "optimize/budget.h"
+#include "optimize/proof.h"
 #include "optimize/racing.h"
 #include "optimize/share.h"
 
@@ -348,11 +349,24 @@ static void lines(void **state) {
     candidate_free(&c);
 }
 
+/* What a proof may take: what is given, else a tenth of the search's time, and enough for torch.compile where asked. */
+static void bound_of_the_proof(void **state) {
+    (void)state;
+    struct optimize_options o = {.proof = {.compile = true}};
+    assert_true(proof_seconds(&o) == 300);
+    o.proof.compile = false;
+    assert_true(proof_seconds(&o) == 120);
+    o.budget_s = 7200;
+    assert_true(proof_seconds(&o) == 720);
+    o.proof.seconds = 7;
+    assert_true(proof_seconds(&o) == 7);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws),        cmocka_unit_test(the_better_arm), cmocka_unit_test(plan_choices),
         cmocka_unit_test(judged_again), cmocka_unit_test(races),          cmocka_unit_test(elites_and_failures),
         cmocka_unit_test(pay_offs),     cmocka_unit_test(shares),         cmocka_unit_test(budgets),
-        cmocka_unit_test(deadlines),    cmocka_unit_test(lines)};
+        cmocka_unit_test(deadlines),    cmocka_unit_test(lines),          cmocka_unit_test(bound_of_the_proof)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

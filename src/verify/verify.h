@@ -148,8 +148,9 @@ struct verify_options {
      * has anything of another problem: such a verifier judges answers to one problem alone, the first it is given. CPU
      * only (ST_CONFIG). Verdicts are the same as without, so it is no part of verify_identity(). */
     bool jail_problem;
-    /* true: ModelNew answers on a CPU may start compilers while they run, as those on a GPU may: torch.compile does.
-     * For code that you trust, since the list of system calls is then the GPU's, which names what is refused. */
+    /* true: ModelNew answers on a CPU may start compilers while they run, as answers on a GPU may. It is for
+     * torch.compile's code of a problem, and for no answer: the filter of system calls then is the one for a GPU, which
+     * lists what is refused, where the other one lists what is allowed. */
     bool trusted_compilers;
     /* Called with true in front of measurements, which have the machine to themselves, and with false behind them.
      * NULL: nobody else works while verdicts are given. */

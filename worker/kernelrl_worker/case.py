@@ -388,7 +388,7 @@ class Case:
             if sum(r["usable"] for r in result) >= wanted:
                 break
             key = (family, param_set)
-            if family == FAMILY_SCALED and param_set == 0 and not timed and not self._is_blind(seed):
+            if family == FAMILY_SCALED and param_set == 0 and not timed and not self._known_scaling(seed).blind:
                 result.append({"usable": False})  # there are scaled inputs on the other parameters
                 continue
             if key not in self.surveyed:
@@ -401,11 +401,11 @@ class Case:
             torch.cuda.empty_cache()  # others need the room more
         return result
 
-    def _is_blind(self, seed):
-        """Whether the problem's own inputs tell nothing, and scaled ones do. How they are scaled is known then."""
+    def _known_scaling(self, seed):
+        """How inputs are scaled. It is found out once, because that takes some calls."""
         if self.scaling is None:
             self.find_scaling(seed)
-        return self.scaling.blind
+        return self.scaling
 
     def _survey_one(self, family, param_set, seed):
         """(whether the family may be used, the Limits of the outputs)"""
@@ -414,7 +414,7 @@ class Case:
             if not self.touches[param_set]:
                 return False, []
         if family == FAMILY_SCALED:
-            self._is_blind(seed)
+            self._known_scaling(seed)
         values = self._draw(family, seed, param_set)
         outputs, _ = self._run(param_set, clones(values), seed)
         finite = all(bool(torch.isfinite(o).all()) for o in outputs if o.is_floating_point())

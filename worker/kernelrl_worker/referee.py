@@ -140,7 +140,8 @@ class Referee:
     def do_survey(self, request, _):
         case = self.cases[request["problem"]]
         wanted = [tuple(f) for f in request["families"]]
-        return {"families": case.survey(wanted, request["seed"], request["wanted"], request["timed"])}
+        surveyed = case.survey(wanted, request["seed"], request["wanted"], request["timed"])
+        return {"families": surveyed, "blind": case.scaling is not None and case.scaling.blind}
 
     # ---- lanes ----
 

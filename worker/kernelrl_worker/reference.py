@@ -346,7 +346,7 @@ class Problem:
         usable = known or family not in (FAMILY_TOUCHED, FAMILY_SPIKES)
         usable = usable and (family != FAMILY_TOUCHED or bool(self.touches))
         timed = usable
-        if timed and param_set == 0 and family in (FAMILY_SCALED, FAMILY_SPIKES):
+        if usable and param_set == 0 and family in (FAMILY_SCALED, FAMILY_SPIKES):
             timed = self._same_time(stored, seed)
         return {
             "finite": finite and usable,

@@ -165,6 +165,15 @@ class Survey(unittest.TestCase):
         entry = a_set("offset", 9, 0, 1)
         self.assertEqual(len(case.expected(entry)[1]), 1)
 
+    def test_scaled_inputs_are_timed_where_they_take_as_long(self):
+        for as_long in (True, False):
+            case = case_of(HEAD + "return [torch.rand(64, 64)]\n")
+            case._same_time = lambda values, seed, as_long=as_long: as_long
+            self.assertFalse(case.survey([("scaled", 0)], 5, 9, False)[0]["usable"])
+            timed = case.survey([("scaled", 0), ("spikes", 0), ("signed", 0)], 5, 3, True)
+            self.assertEqual([r["usable"] for r in timed], [as_long, True, True])
+            self.assertFalse(case.scaling.blind)
+
     def test_what_is_far_needs_float64(self):
         code = HEAD.replace(
             "return a * 2 if b is None", "return (a * 2).float() * torch.ones(64) if a.dtype == torch.float32"

@@ -423,8 +423,8 @@ int reference_timed_set(const struct references *r, int i) { return r->max_tests
 
 /* The family of timed set `at`, one of those that are to be of another family than shipped inputs; NULL: the reference
  * stands none. In a blind problem only scaled inputs tell. In others an answer that counts its calls could be wrong for
- * inputs of a family that never came: so spikes and inputs of both signs come by turns, because there are only two such
- * sets where calls are long. */
+ * inputs of a family that never came. So spikes and inputs of both signs come by turns: where calls are long an answer
+ * has one or two sets of another family, and two of them are of both kinds. */
 static const char *other_family(const struct reference *p, uint64_t at) {
     const char *const scaled = p->scaled.usable ? FAMILY_SCALED : NULL;
     const char *const with_signs = p->is_signed.usable && !(scaled && secret(p, 11, at) % 2) ? FAMILY_SIGNED : scaled;

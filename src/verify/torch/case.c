@@ -195,8 +195,9 @@ static enum status survey_timed(struct modcases *m, struct modcase *c, struct er
     js_end(&q, ']');
     TRY(ask(m, &q, -1, &reply, e));
     const json_t *list = json_object_get(reply, "families");
+    const bool blind = json_is_true(json_object_get(reply, "blind"));
     c->n_timed_families = 0;
-    for (size_t i = 0; i < ARRAY_LEN(timed_families) && !(c->blind && c->n_timed_families); i++)
+    for (size_t i = 0; i < ARRAY_LEN(timed_families) && !(blind && c->n_timed_families); i++)
         if (json_is_true(json_object_get(json_array_get(list, i), "usable")))
             c->timed_family[c->n_timed_families++] = timed_families[i];
     CLEANUP_STR struct str touched = STR_INIT;
@@ -233,7 +234,6 @@ static enum status survey(struct modcases *m, struct modcase *c, struct err *e) 
     js_end(&q, ']');
     TRY(ask(m, &q, -1, &reply, e));
     const json_t *list = json_object_get(reply, "families");
-    c->blind = json_is_true(json_object_get(json_array_get(list, 1), "usable")); /* scaled inputs on the first set */
     for (size_t i = 0; i < ARRAY_LEN(families) && c->n_trials < n && families_too; i++)
         if (json_is_true(json_object_get(json_array_get(list, i + 1), "usable")))
             c->trials[c->n_trials++] = (struct modset){families[i].name, secret(c, 3, i + 1), families[i].param_set};

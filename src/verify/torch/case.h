@@ -56,9 +56,9 @@ struct modcase {
 
     struct modset trials[MODCASE_MAX_TRIALS];
     int n_trials;
-    const char *timed_family[MODCASE_TIMED_FAMILIES]; /* [n_timed_families]: one of them is some timed sets' family. */
+    const char *timed_family[MODCASE_TIMED_FAMILIES]; /* [n_timed_families]: those of timed sets that are neither
+                                                       * shipped nor touched, by turns. */
     int n_timed_families;
-    bool blind;   /* true: its own inputs tell nothing, and scaled ones do. */
     bool touched; /* true: some timed sets have one element that stands out. */
     int slots;    /* Of each lane. */
     int64_t lane_bytes;

@@ -3,10 +3,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 
-
 class Model(nn.Module):
     def forward(self, x):
-        return torch.nn.functional.selu(x)
+        return F.selu(x)
 
 
 def get_inputs():

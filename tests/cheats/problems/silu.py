@@ -3,10 +3,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 
-
 class Model(nn.Module):
     def forward(self, x):
-        return torch.nn.functional.silu(x)
+        return F.silu(x)
 
 
 def get_inputs():
